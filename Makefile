@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv first, from pinned versions.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint types format clean
+
+setup: $(READY)
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "nopf needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/sensor_bias.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint types
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) demo results .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

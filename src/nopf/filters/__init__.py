@@ -1,0 +1,8 @@
+"""Filters, and what they return."""
+
+from nopf.filters.filter import Filter as Filter
+from nopf.filters.filter import FilterState as FilterState
+from nopf.filters.kalman import KalmanFilter as KalmanFilter
+from nopf.filters.particle import ParticleFilter as ParticleFilter
+from nopf.filters.posterior import Info as Info
+from nopf.filters.posterior import Posterior as Posterior

@@ -1,0 +1,248 @@
+"""Filter: init, step and run, the same for every filter."""
+
+import abc
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.filters.posterior import Info, Posterior
+from nopf.gaussian import Numbers, as_float_array, is_traced
+from nopf.model import StateSpaceModel, Step, make_steps
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+class FilterState(NamedTuple):
+    """Where a filter stands between two observations.
+
+    Attributes:
+        belief: what the filter knows: particles and log-weights, or a mean and a covariance.
+        index: number of observations taken in.
+        time: time of the last one.
+    """
+
+    belief: Any
+    index: Any
+    time: Any
+
+
+class Filter(eqx.Module):
+    """What all filters share. A filter says how a belief begins and how one observation changes it;
+    this class validates, compiles, loops and reports."""
+
+    model: eqx.AbstractVar[StateSpaceModel]
+    quantiles: eqx.AbstractVar[tuple[float, ...]]
+
+    @abc.abstractmethod
+    def _initial_belief(self, key: PRNGKeyArray | None) -> Any:
+        """The belief at time zero."""
+
+    @abc.abstractmethod
+    def _update(self, belief: Any, y: Float[Array, " m"], step: Step) -> tuple[Any, Info]:
+        """Takes in one observation. Traced, never called on concrete arrays."""
+
+    @abc.abstractmethod
+    def _ensemble(self, belief: Any) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        """Weighted particles that stand for a belief, for `keep="particles"`."""
+
+    def _check_steps(self, steps: Step) -> None:
+        """Refuses steps that the filter cannot take. Most filters take all."""
+
+    def init(self, key: PRNGKeyArray | None = None, *, time: float = 0.0) -> FilterState:
+        """The state before the first observation.
+
+        Args:
+            key: random key; the filter's whole future depends on nothing else.
+            time: the time of the prior.
+        """
+        return FilterState(_initial_belief(self, key), 0, float(time))
+
+    def step(
+        self,
+        state: FilterState,
+        y: Numbers,
+        *,
+        time: float | None = None,
+        control: Numbers | None = None,
+    ) -> tuple[FilterState, Info]:
+        """Takes in one observation as it comes.
+
+        Args:
+            state: from `init`, or from the last step.
+            y: `(m,)` observation, NaN where missing.
+            time: its time; `model.dt` after the last one if left out.
+            control: `(u,)` control input over the interval.
+        """
+        observation = self._observations(y)
+        if is_traced(state):
+            dt = self.model.dt if time is None else time - state.time
+            now = state.time + dt
+            steps = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
+        else:
+            start = float(state.time)
+            now = start + self.model.dt if time is None else float(time)
+            controls = None if control is None else as_float_array(control, "control")[None]
+            times = None if time is None else [now]
+            steps = make_steps(self.model, 1, times, controls, start, int(state.index) + 1)
+            self._check_steps(steps)
+            steps = jax.tree.map(lambda leaf: leaf[0], steps)
+        belief, info = _compiled_update(self, state.belief, observation, steps)
+        self._raise_on_nan(info, steps)
+        return FilterState(belief, state.index + 1, now), info
+
+    def run(
+        self,
+        ys: Numbers,
+        *,
+        key: PRNGKeyArray | None = None,
+        times: Numbers | None = None,
+        controls: Numbers | None = None,
+        start: float = 0.0,
+        keep: Literal["particles"] | None = None,
+    ) -> Posterior:
+        """Filters a whole series in one compiled call.
+
+        Args:
+            ys: `(T, m)` observations, NaN where missing.
+            key: random key; gives the same particles as `init(key)` and `step` T times.
+            times: `(T,)` observation times, not decreasing; every `model.dt` if left out.
+            controls: `(T, u)` control inputs, row k acting over the interval before observation k.
+            start: the time of the prior.
+            keep: "particles" to keep the weighted particles of every step.
+        """
+        series = self._observations(ys, "time")
+        steps = self._steps(series, times, controls, start, keep)
+        belief, (infos, ensembles) = _compiled_run(self, key, series, steps, keep == "particles")
+        return self._posterior(belief, infos, ensembles, steps)
+
+    def run_batch(
+        self,
+        ys: Numbers,
+        *,
+        key: PRNGKeyArray | None = None,
+        times: Numbers | None = None,
+        controls: Numbers | None = None,
+        start: float = 0.0,
+        keep: Literal["particles"] | None = None,
+    ) -> Posterior:
+        """Filters B series of one shape in one compiled call.
+
+        Series b gets the b-th of `jax.random.split(key, B)`, and comes out as `run` would give it.
+
+        Args:
+            ys: `(B, T, m)` observations.
+            key, times, controls, start, keep: as in `run`; times and controls hold for all series.
+        """
+        series = self._observations(ys, "series", "time")
+        steps = self._steps(series, times, controls, start, keep)
+        keys = None if key is None else jax.random.split(key, series.shape[0])
+        belief, (infos, ensembles) = _compiled_batch(self, keys, series, steps, keep == "particles")
+        return self._posterior(belief, infos, ensembles, steps)
+
+    def _observations(self, ys: Any, *axes: str) -> Any:
+        width = self.model.observation_space.size
+        if not (isinstance(ys, jax.Array) or is_traced(ys)):
+            ys = np.asarray(ys)
+        name = "ys" if axes else "y"
+        shape = f"({', '.join([*axes, str(width)])})" if axes else f"({width},)"
+        if ys.ndim != len(axes) + 1 or ys.shape[-1] != width:
+            raise ValueError(
+                f"{name}: expected shape {shape} (the model's observation has {width} numbers), "
+                f"got {ys.shape}"
+            )
+        if ys.size == 0:
+            raise ValueError(f"{name}: expected at least one observation, got shape {ys.shape}")
+        if not jnp.issubdtype(ys.dtype, jnp.floating):
+            raise TypeError(
+                f"{name}: expected floating-point numbers, got {ys.dtype}; integers cannot hold "
+                f"the NaN that marks a missing value: if none is missing, pass {name}.astype(float)"
+            )
+        if isinstance(ys, np.ndarray) and np.any(np.isinf(ys)):
+            at = np.argwhere(np.isinf(ys))[0]
+            raise ValueError(
+                f"{name}: expected finite numbers or NaN for missing, "
+                f"got {ys[tuple(at)]} at position {tuple(int(i) for i in at)}"
+            )
+        return ys.astype(jax.dtypes.canonicalize_dtype(float))
+
+    def _steps(self, ys: Any, times: Any, controls: Any, start: float, keep: Any) -> Step:
+        if keep not in (None, "particles"):
+            raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
+        steps = make_steps(self.model, ys.shape[-2], times, controls, start)
+        self._check_steps(steps)
+        return steps
+
+    def _posterior(self, belief: Any, infos: Info, ensembles: Any, steps: Step) -> Posterior:
+        self._raise_on_nan(infos, steps)
+        particles, log_weights = ensembles
+        return Posterior(
+            mean=infos.mean,
+            cov=infos.cov,
+            quantiles=infos.quantiles,
+            ess=infos.ess,
+            log_evidence_increments=infos.log_evidence,
+            collapsed=infos.collapsed,
+            particles=particles,
+            log_weights=log_weights,
+            times=steps.time,
+            state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1])),
+            state_names=self.model.state_names,
+            quantile_levels=self.quantiles,
+        )
+
+    def _raise_on_nan(self, infos: Info, steps: Step) -> None:
+        if is_traced(infos):
+            return
+        for counted, what in [
+            (infos.nan_states, "new states: look for the cause in transition or process_noise"),
+            (infos.nan_weights, "weights: look for the cause in the observation functions"),
+        ]:
+            count = np.atleast_1d(np.asarray(counted))
+            if not count.any():
+                continue
+            at = tuple(np.argwhere(count)[0])
+            index = np.atleast_1d(np.asarray(steps.index))[at[-1]]
+            time = np.atleast_1d(np.asarray(steps.time))[at[-1]]
+            series = f" of series {at[0]}" if len(at) > 1 else ""
+            raise FloatingPointError(
+                f"NaN at step {index}{series} (time {time:.9g}) in {count[at]} {what}"
+            )
+
+
+def _scan(flt: Filter, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
+    def advance(belief: Any, inputs: Any) -> Any:
+        belief, info = flt._update(belief, *inputs)
+        return belief, (info, flt._ensemble(belief) if keep else (None, None))
+
+    return jax.lax.scan(advance, flt._initial_belief(key), (ys, steps))
+
+
+@eqx.filter_jit
+def _initial_belief(flt: Filter, key: Any) -> Any:
+    return flt._initial_belief(key)
+
+
+@eqx.filter_jit
+def _compiled_update(flt: Filter, belief: Any, y: Array, step: Step) -> Any:
+    return flt._update(belief, y, step)
+
+
+@eqx.filter_jit
+def _compiled_run(flt: Filter, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
+    return _scan(flt, key, ys, steps, keep)
+
+
+@eqx.filter_jit
+def _compiled_batch(flt: Filter, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
+    return jax.vmap(lambda key, ys: _scan(flt, key, ys, steps, keep))(keys, ys)
+
+
+def check_quantiles(levels: Any) -> tuple[float, ...]:
+    levels = tuple(float(level) for level in levels)
+    if not all(0 < level < 1 for level in levels):
+        raise ValueError(f"quantiles: expected levels between 0 and 1, got {levels}")
+    return levels

@@ -1,0 +1,128 @@
+"""The paper's metrics, as pure functions on weighted particles.
+
+All take a whole series and average over its T steps:
+
+    particles    (T, N, d)  after the weight update, before resampling
+    log_weights  (T, N)     need not be normalised
+    truth        (T, d)     the true states
+
+`posterior = flt.run(ys, key=key, keep="particles")` has the first two. Wall time, the seventh
+metric of the paper, is not a function of particles.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import scipy.stats
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf import resampling
+from nopf.model import StateSpaceModel, Step
+from nopf.space import Space
+
+
+@eqx.filter_jit
+def nmse(
+    space: Space,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    truth: Float[Array, "t d"],
+) -> Float[Array, ""]:
+    """Squared error of the posterior mean, relative to the mean square of the truth."""
+    means = jax.vmap(space.mean)(particles, jax.nn.softmax(log_weights))
+    error = jnp.mean(space.difference(means, truth) ** 2)
+    return error / (jnp.mean(truth**2) + 1e3 * jnp.finfo(truth.dtype).eps)
+
+
+@eqx.filter_jit
+def pnll(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    observations: Float[Array, "t m"],
+    steps: Step,
+) -> Float[Array, ""]:
+    """Negative log-density of the next observation under particles moved on by one step.
+
+    The last step has no next observation and is left out, and so is a step whose next observation
+    is missing altogether. `steps` are those of the observations (`Trajectories.steps`).
+    """
+
+    def one(
+        key: PRNGKeyArray, states: Array, log_weights: Array, y: Array, step: Step
+    ) -> Float[Array, ""]:
+        keys = jax.random.split(key, states.shape[0])
+        moved = jax.vmap(model.sample_transition, in_axes=(0, 0, None))(keys, states, step)
+        likelihood = jax.vmap(model.log_likelihood, in_axes=(None, 0, None))(y, moved, step)
+        return -jax.nn.logsumexp(jax.nn.log_softmax(log_weights) + likelihood)
+
+    following = observations[1:]
+    keys = jax.random.split(key, following.shape[0])
+    scores = jax.lax.map(
+        lambda inputs: one(*inputs),
+        (keys, particles[:-1], log_weights[:-1], following, jax.tree.map(lambda s: s[1:], steps)),
+    )
+    return jnp.mean(scores, where=jnp.any(~jnp.isnan(following), axis=-1))
+
+
+@eqx.filter_jit
+def energy_score(
+    key: PRNGKeyArray,
+    space: Space,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    truth: Float[Array, "t d"],
+    pairs: int = 2048,
+) -> Float[Array, ""]:
+    """Mean distance to the truth minus half the mean distance between two particles.
+
+    The second expectation is estimated from `pairs` pairs drawn with replacement at every step.
+    """
+
+    def one(key: PRNGKeyArray, states: Array, log_weights: Array, truth: Array) -> Float[Array, ""]:
+        weights = jax.nn.softmax(log_weights)
+        cumulative = jnp.cumsum(weights)
+        draws = jax.random.uniform(key, (2, pairs), maxval=cumulative[-1])
+        # side="right": a draw of exactly zero must not pick a leading particle of zero weight.
+        first, second = states[jnp.searchsorted(cumulative, draws, side="right")]
+        spread = jnp.mean(space.distance(first, second))
+        return weights @ space.distance(states, truth[None]) - 0.5 * spread
+
+    keys = jax.random.split(key, truth.shape[0])
+    return jnp.mean(jax.lax.map(lambda i: one(*i), (keys, particles, log_weights, truth)))
+
+
+@eqx.filter_jit
+def effective_sample_size(log_weights: Float[Array, "t n"]) -> Float[Array, ""]:
+    """1 / Σ w², averaged over time."""
+    return jnp.mean(resampling.effective_sample_size(log_weights))
+
+
+@eqx.filter_jit
+def made(
+    space: Space, particles: Float[Array, "t n d"], truth: Float[Array, "t d"]
+) -> Float[Array, ""]:
+    """Distance from the truth to the nearest particle, whatever its weight."""
+    return jnp.mean(jnp.min(space.distance(particles, truth[:, None]), axis=1))
+
+
+@eqx.filter_jit
+def joint_picp(
+    space: Space,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    truth: Float[Array, "t d"],
+    alpha: float = 0.1,
+) -> Float[Array, ""]:
+    """How often the truth lies in the (1 − alpha) ellipsoid of the weighted mean and covariance."""
+    threshold = float(scipy.stats.chi2.ppf(1 - alpha, space.size))
+
+    def inside(states: Array, log_weights: Array, truth: Array) -> Array:
+        weights = jax.nn.softmax(log_weights)
+        mean = space.mean(states, weights)
+        cov = space.covariance(states, weights, mean) + 1e-8 * jnp.eye(space.size)
+        error = space.difference(truth, mean)
+        return error @ jnp.linalg.solve(cov, error) <= threshold
+
+    return jnp.mean(jax.vmap(inside)(particles, log_weights, truth).astype(particles.dtype))

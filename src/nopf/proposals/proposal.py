@@ -1,0 +1,52 @@
+"""Proposal and Move: how one particle takes a step, and what weight it gets for it."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.model import StateSpaceModel, Step
+
+
+class Move(NamedTuple):
+    """Where a particle went.
+
+    Attributes:
+        state: `(d,)` the new state.
+        log_weight: log p(y | x) + log p(x | ancestor) − log q(x), the log-weight increment.
+        memory: what the proposal wants to be handed back with this particle; None for most.
+    """
+
+    state: Float[Array, " d"]
+    log_weight: Float[Array, ""]
+    memory: Any = None
+
+
+class Proposal(eqx.Module):
+    """Draws the next state of one particle, knowing the observation."""
+
+    @abc.abstractmethod
+    def propose(
+        self,
+        key: PRNGKeyArray,
+        model: StateSpaceModel,
+        ancestor: Float[Array, " d"],
+        y: Float[Array, " m"],
+        step: Step,
+        memory: Any = None,
+    ) -> Move:
+        """Moves one particle.
+
+        Args:
+            key: random key of this particle.
+            model: the model.
+            ancestor: `(d,)` the particle's state at the previous step.
+            y: `(m,)` the observation, NaN where missing.
+            step: index, time, dt and control of this step.
+            memory: what the particle's last move carried.
+        """
+
+    def initial_memory(self, model: StateSpaceModel) -> Any:
+        """What a particle carries at time zero."""
+        return None

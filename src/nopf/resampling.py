@@ -1,0 +1,139 @@
+"""Resampling: from weights to ancestors, in O(N), with any number of particles.
+
+Every scheme lays N sorted points on [0, N) and counts how many lie below each cumulative weight.
+A position is kept as a whole number and a remainder in [0, 1): a single-precision cumulative weight
+cannot tell neighbouring particles apart beyond a million of them, this form can.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+Position = tuple[Int[Array, " n"], Float[Array, " n"]]
+
+
+@runtime_checkable
+class Resampling(Protocol):
+    """Draws ancestors: `(key, log_weights (n,)) -> (n,)` indices, ascending.
+
+    The expected number of copies of particle i is n·wᵢ, w being the normalised weights; the
+    log-weights need not be normalised.
+    """
+
+    def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]: ...
+
+
+@jax.jit
+def systematic(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
+    """One uniform shift of a regular grid. The least noise of the four; the paper's choice."""
+    weights = jax.nn.softmax(log_weights)
+    whole, rest = _cumulative(weights.size * weights)
+    point = jax.random.uniform(key, dtype=weights.dtype)
+    return _ancestors(whole + (rest > point), weights)
+
+
+@jax.jit
+def stratified(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
+    """One uniform point in each of N equal strata."""
+    weights = jax.nn.softmax(log_weights)
+    whole, rest = _cumulative(weights.size * weights)
+    points = jax.random.uniform(key, weights.shape, weights.dtype)
+    return _ancestors(whole + (rest > points.at[whole].get(mode="clip")), weights)
+
+
+@jax.jit
+def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
+    """N independent draws."""
+    weights = jax.nn.softmax(log_weights)
+    position = _cumulative(weights.size * weights)
+    return _ancestors(_uniform_points_below(key, position, jnp.asarray(weights.size)), weights)
+
+
+@jax.jit
+def residual(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
+    """⌊N·wᵢ⌋ copies of each particle for certain, the rest by independent draws."""
+    weights = jax.nn.softmax(log_weights)
+    expected = weights.size * weights
+    copies = jnp.floor(expected)
+    certain = jnp.cumsum(copies.astype(jnp.int32))
+    remaining = jnp.maximum(weights.size - certain[-1], 0)
+    left_over = expected - copies
+    # Rounding aside, the left-overs sum to `remaining` already.
+    scale = remaining / jnp.maximum(jnp.sum(left_over), jnp.finfo(weights.dtype).tiny)
+    position = _cumulative(left_over * scale)
+    return _ancestors(certain + _uniform_points_below(key, position, remaining), weights)
+
+
+def effective_sample_size(log_weights: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+    """1 / Σ wᵢ² of the normalised weights, between 1 and n; 0 if every weight is zero."""
+    top = jnp.max(log_weights, axis=-1, keepdims=True)
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
+    squares = jnp.sum(weights**2, axis=-1)
+    return jnp.sum(weights, axis=-1) ** 2 / jnp.where(squares > 0, squares, 1)
+
+
+def should_resample(log_weights: Float[Array, " n"], ess_threshold: float) -> Bool[Array, ""]:
+    """Whether the effective sample size is below `ess_threshold` · n.
+
+    At a threshold of one that is: whenever the weights are not all equal (the paper resamples at
+    every step; with equal weights there is nothing to gain from it).
+    """
+    if ess_threshold >= 1:
+        return jnp.max(log_weights) > jnp.min(log_weights)
+    return effective_sample_size(log_weights) < ess_threshold * log_weights.size
+
+
+def _cumulative(values: Float[Array, " n"]) -> Position:
+    """Cumulative sum of non-negative values as whole numbers and remainders in [0, 1)."""
+
+    def add(a: Position, b: Position) -> Position:
+        rest = a[1] + b[1]
+        carry = jnp.floor(rest)
+        return a[0] + b[0] + carry.astype(jnp.int32), rest - carry
+
+    whole = jnp.floor(values)
+    return jax.lax.associative_scan(add, (whole.astype(jnp.int32), values - whole))
+
+
+def _uniform_points_below(
+    key: PRNGKeyArray, position: Position, count: Int[Array, ""]
+) -> Int[Array, " n"]:
+    """How many of `count` independent uniform points on [0, count) lie below each position.
+
+    The points come out sorted, as normalised sums of exponential variables. The points that share
+    a position's whole number are few (Poisson with mean one), so the search that is left is short.
+    """
+    whole, rest = position
+    size = whole.size
+    gaps = jax.random.exponential(key, (size + 1,), rest.dtype)
+    gaps = jnp.where(jnp.arange(size + 1) <= count, gaps, 0)
+    point_whole, point_rest = _cumulative(gaps * (count / jnp.sum(gaps)))
+    real = jnp.arange(size + 1) < count
+    point_whole = jnp.where(real, jnp.minimum(point_whole, jnp.maximum(count - 1, 0)), size)
+
+    per_cell = jnp.zeros(size + 1, jnp.int32).at[point_whole].add(real.astype(jnp.int32))
+    cell_end = jnp.cumsum(per_cell)
+    cell = jnp.minimum(whole, size)
+    end = cell_end[cell]
+
+    def is_below(found: Array) -> Array:
+        candidate = jnp.minimum(found, size)
+        return (found < end) & (point_rest[candidate] < rest)
+
+    def search(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        found = carry[0] + carry[1]
+        return found, is_below(found)
+
+    start = end - per_cell[cell]
+    return jax.lax.while_loop(lambda c: jnp.any(c[1]), search, (start, is_below(start)))[0]
+
+
+def _ancestors(points_below: Int[Array, " n"], weights: Float[Array, " n"]) -> Int[Array, " n"]:
+    """Slot k descends from the first particle that has more than k points below its weight."""
+    ends_at = jnp.zeros(weights.size, jnp.int32).at[points_below].add(1, mode="drop")
+    ancestors = jnp.cumsum(ends_at)
+    # Weights sum to one only up to rounding: a slot past the end goes to the last living particle.
+    last = weights.size - 1 - jnp.argmax(weights[::-1] > 0)
+    return jnp.minimum(ancestors, last)

@@ -1,0 +1,116 @@
+"""Space: which coordinates are angles, and the arithmetic that follows from it."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+QUANTILE_BINS = 1024
+
+
+def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Wraps to (−π, π]. Values already inside come back unchanged, bit for bit."""
+    pi = jnp.asarray(np.pi, angle.dtype)
+    wrapped = angle - 2 * pi * jnp.ceil((angle - pi) / (2 * pi))
+    # Far from zero the subtraction rounds, and may land a rounding error outside the interval.
+    wrapped = jnp.minimum(wrapped, pi)
+    return jnp.where(wrapped <= -pi, pi, wrapped)
+
+
+class Space(eqx.Module):
+    """A vector space of `size` coordinates, some of which (`angles`) live on the circle.
+
+    All methods act on the last axis and broadcast over the others of equal rank.
+    """
+
+    size: int = eqx.field(static=True)
+    angles: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, size: int, angles: Sequence[int] = ()):
+        self.size = int(size)
+        self.angles = tuple(sorted({int(i) for i in angles}))
+        if self.size < 1:
+            raise ValueError(f"size: expected at least 1 coordinate, got {size}")
+        bad = [i for i in self.angles if not 0 <= i < self.size]
+        if bad:
+            raise ValueError(
+                f"angles: expected indices from 0 to {self.size - 1} "
+                f"(there are {self.size} coordinates), got {bad}"
+            )
+
+    def _angular(self, ndim: int) -> np.ndarray:
+        mask = np.zeros(self.size, bool)
+        mask[list(self.angles)] = True
+        return mask.reshape((1,) * (ndim - 1) + (self.size,))
+
+    def wrap(self, x: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
+        """Brings the angles to (−π, π] and leaves the other coordinates alone."""
+        if not self.angles:
+            return x
+        return jnp.where(self._angular(x.ndim), wrap_angle(x), x)
+
+    def difference(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
+        """a − b, the short way round for angles."""
+        return self.wrap(a - b)
+
+    def distance(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
+        """Euclidean length of the difference, shape `(*shape,)`."""
+        return jnp.linalg.norm(self.difference(a, b), axis=-1)
+
+    def mean(self, points: Float[Array, "n d"], weights: Float[Array, " n"]) -> Float[Array, " d"]:
+        """Weighted mean; for angles the direction of the weighted sum of unit vectors.
+
+        Args:
+            points: one row a point.
+            weights: non-negative, summing to one.
+        """
+        mean = weights @ points
+        if self.angles:
+            index = np.asarray(self.angles)
+            angle = points[:, index]
+            circular = jnp.arctan2(weights @ jnp.sin(angle), weights @ jnp.cos(angle))
+            mean = mean.at[index].set(circular)
+        return mean
+
+    def covariance(
+        self, points: Float[Array, "n d"], weights: Float[Array, " n"], mean: Float[Array, " d"]
+    ) -> Float[Array, "d d"]:
+        """Weighted covariance Σ wᵢ δᵢ δᵢᵀ of the wrapped differences δᵢ from `mean`."""
+        delta = self.difference(points, mean[None])
+        return (weights[:, None] * delta).T @ delta
+
+    def quantiles(
+        self,
+        points: Float[Array, "n d"],
+        weights: Float[Array, " n"],
+        levels: tuple[float, ...],
+        mean: Float[Array, " d"],
+        std: Float[Array, " d"],
+    ) -> Float[Array, "q d"]:
+        """Weighted quantiles of every coordinate, in O(n).
+
+        Weights are gathered in 1024 bins and interpolated inside a bin. By Cantelli's inequality
+        the quantile at level p lies within √(1/p − 1) standard deviations of the mean (and at most
+        √(1/(1−p) − 1) above it), so the bins need to reach no further: with levels 0.05 to 0.95
+        the error is at most 0.0085 standard deviations. Sorting instead costs fifty times more.
+        """
+        if not levels:
+            return jnp.zeros((0, self.size), points.dtype)
+        reach = 1.01 * max(np.sqrt(max(1 / p, 1 / (1 - p)) - 1) for p in levels)
+        scale = jnp.where(std > 0, std, 1.0)
+        z = self.difference(points, mean[None]) / scale[None]
+        position = (z / reach + 1) * (QUANTILE_BINS / 2)
+        bins = jnp.clip(position, 0, QUANTILE_BINS - 1).astype(jnp.int32)
+        columns = np.arange(self.size)[None]
+        empty = jnp.zeros((QUANTILE_BINS, self.size), points.dtype)
+        mass = empty.at[bins, columns].add(weights[:, None])
+        cumulative = jnp.cumsum(mass, axis=0)
+
+        target = jnp.asarray(levels, points.dtype)[:, None] * cumulative[-1:]
+        # The first bin at whose end the cumulative weight reaches the target.
+        found = jnp.argmax(cumulative[None] >= target[:, None], axis=1)
+        inside, reached = mass[found, columns], cumulative[found, columns]
+        end = found + 1 - (reached - target) / jnp.where(inside > 0, inside, 1)
+        return self.wrap(mean[None] + std[None] * reach * (end / (QUANTILE_BINS / 2) - 1))

@@ -1,0 +1,199 @@
+"""What holds for every filter."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nopf
+from tests import models
+
+FILTERS = {
+    "particle": lambda model: nopf.ParticleFilter(model, particles=64),
+    "adaptive": lambda model: nopf.ParticleFilter(model, particles=64, ess_threshold=0.5),
+    "kalman": lambda model: nopf.KalmanFilter(model),
+}
+every_filter = pytest.mark.parametrize("make", FILTERS.values(), ids=FILTERS)
+
+
+def data(horizon=7, seed=0):
+    return np.array(nopf.simulate(models.linear(), horizon, jax.random.key(seed)).observations)
+
+
+@every_filter
+def test_step_by_step_equals_run_exactly(make):
+    flt = make(models.linear())
+    ys = data()
+    ys[2, 1] = ys[4] = np.nan
+    posterior = flt.run(ys, key=jax.random.key(5))
+    state = flt.init(jax.random.key(5))
+    for t, y in enumerate(ys):
+        state, info = flt.step(state, y)
+        np.testing.assert_array_equal(info.mean, posterior.mean[t])
+        np.testing.assert_array_equal(info.cov, posterior.cov[t])
+        np.testing.assert_array_equal(info.quantiles, posterior.quantiles[t])
+        np.testing.assert_array_equal(info.log_evidence, posterior.log_evidence_increments[t])
+        if info.ess is not None:
+            np.testing.assert_array_equal(info.ess, posterior.ess[t])
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(posterior.state), strict=True):
+        np.testing.assert_array_equal(*(jax.random.key_data(x) if is_key(x) else x for x in (a, b)))
+
+
+def is_key(x):
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+@every_filter
+def test_step_equals_run_with_times_and_controls(make):
+    model = models.linear(
+        transition=lambda x, step: x + step.dt * step.control + 0.01 * jnp.sin(step.time),
+        process_noise=lambda step: 0.3 * jnp.sqrt(step.dt) * jnp.ones(2),
+    )
+    flt = make(model)
+    times = 1000 + np.cumsum(np.random.default_rng(0).uniform(0.001, 0.1, 7))
+    controls = np.random.default_rng(1).normal(size=(7, 2))
+    ys = data()
+    posterior = flt.run(ys, key=jax.random.key(5), times=times, controls=controls, start=1000.0)
+    state = flt.init(jax.random.key(5), time=1000.0)
+    for t in range(7):
+        state, info = flt.step(state, ys[t], time=times[t], control=controls[t])
+        np.testing.assert_array_equal(info.mean, posterior.mean[t])
+    np.testing.assert_array_equal(posterior.times, times)
+    assert state.time == times[-1]
+
+
+@every_filter
+def test_a_batch_equals_its_series(make):
+    flt = make(models.linear())
+    batch = np.stack([data(seed=s) for s in range(3)])
+    together = flt.run_batch(batch, key=jax.random.key(9))
+    assert together.mean.shape == (3, 7, 2)
+    assert together.log_evidence.shape == (3,)
+    for b, key in enumerate(jax.random.split(jax.random.key(9), 3)):
+        alone = flt.run(batch[b], key=key)
+        np.testing.assert_allclose(together.mean[b], alone.mean, atol=1e-5)
+        np.testing.assert_allclose(together.log_evidence[b], alone.log_evidence, atol=1e-4)
+
+
+@every_filter
+def test_goes_on_after_a_run(make):
+    flt = make(models.linear())
+    ys = data()
+    whole = flt.run(ys, key=jax.random.key(0))
+    part = flt.run(ys[:4], key=jax.random.key(0))
+    state = part.state
+    for y in ys[4:]:
+        state, info = flt.step(state, y)
+    np.testing.assert_array_equal(info.mean, whole.mean[-1])
+    assert (state.index, state.time) == (7, 7.0)
+
+
+@every_filter
+def test_works_inside_the_users_own_jit(make):
+    flt = make(models.linear())
+    ys = data()
+
+    @jax.jit
+    def filtered(ys):
+        state, means = flt.init(jax.random.key(0)), []
+        for y in ys:
+            state, info = flt.step(state, y)
+            means.append(info.mean)
+        return jnp.stack(means)
+
+    expected = flt.run(ys, key=jax.random.key(0)).mean
+    np.testing.assert_allclose(filtered(jnp.asarray(ys)), expected, atol=1e-5)
+
+
+class Compilations:
+    """Counts what XLA compiles in a `with` block."""
+
+    def __enter__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_):
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+    def _listen(self, event, duration, **_):
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+@every_filter
+def test_compiles_once(make):
+    traces = []
+
+    def transition(x, step):
+        traces.append(1)
+        return models.linear_transition(x, step)
+
+    flt = make(models.linear(transition=transition))
+    series = [data(seed=s) for s in range(11)]
+    key = jax.random.key(0)
+    before = len(traces)
+    with Compilations() as first:
+        flt.run(series[0], key=key)
+    assert first.count >= 1  # the counter counts
+    assert len(traces) > before
+    traced = len(traces)
+    with Compilations() as later:
+        for ys in series[1:]:
+            flt.run(ys, key=key)
+    assert later.count == 0
+
+    state = flt.init(key)
+    state, _ = flt.step(state, series[0][0])
+    traced = len(traces)
+    with Compilations() as later:
+        for y in series[0][1:]:
+            state, _ = flt.step(state, y)
+        other = flt.init(jax.random.key(1))
+        flt.step(other, series[1][0])
+    assert later.count == 0
+    assert len(traces) == traced
+
+
+@every_filter
+def test_another_filter_object_of_the_same_kind_compiles_nothing_new(make):
+    model = models.linear()
+    make(model).run(data(), key=jax.random.key(0))
+    with Compilations() as again:
+        make(model).run(data(seed=1), key=jax.random.key(1))
+    assert again.count == 0
+
+
+@every_filter
+@pytest.mark.parametrize(
+    ("ys", "error", "message"),
+    [
+        (np.zeros((5, 3)), ValueError, r"ys: expected shape \(time, 2\).*got \(5, 3\)"),
+        (np.zeros(5), ValueError, r"ys: expected shape \(time, 2\).*got \(5,\)"),
+        (np.zeros((0, 2)), ValueError, "ys: expected at least one observation"),
+        (np.zeros((5, 2), int), TypeError, r"ys: expected floating-point.*ys.astype\(float\)"),
+        ([[1.0, np.inf]], ValueError, r"inf at position \(0, 1\)"),
+    ],
+)
+def test_refuses_bad_observations(make, ys, error, message):
+    with pytest.raises(error, match=message):
+        make(models.linear()).run(ys, key=jax.random.key(0))
+
+
+@every_filter
+def test_refuses_bad_steps(make):
+    flt = make(models.linear())
+    state = flt.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"y: expected shape \(2,\).*got \(3,\)"):
+        flt.step(state, np.zeros(3))
+    state, _ = flt.step(state, np.zeros(2), time=5.0)
+    with pytest.raises(ValueError, match="step 2 is at 4 and step 1 at 5"):
+        flt.step(state, np.zeros(2), time=4.0)
+    with pytest.raises(ValueError, match=r"controls: expected shape \(3, u\)"):
+        flt.run(np.zeros((3, 2)), key=jax.random.key(0), controls=np.zeros((2, 1)))
+
+
+def test_particle_filters_need_a_key():
+    flt = nopf.ParticleFilter(models.linear(), particles=3)
+    for call in (lambda: flt.init(), lambda: flt.run(data())):
+        with pytest.raises(TypeError, match="key: expected a random key"):
+            call()

@@ -1,0 +1,203 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import nopf
+from tests import models
+
+
+def step(**changes):
+    values = {"index": jnp.asarray(1), "time": jnp.asarray(1.0), "dt": jnp.asarray(1.0)}
+    return nopf.Step(**(values | changes))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_densities_agree_with_scipy(full):
+    model = models.linear(full)
+    x, new, y = jnp.array([0.3, -0.1]), jnp.array([0.1, 0.4]), jnp.array([0.2, -0.7])
+    mean, cov = models.linear_transition(x, None), model.process_noise.covariance
+    expected = scipy.stats.multivariate_normal(mean, cov).logpdf(new)
+    np.testing.assert_allclose(model.log_transition(new, x, step()), expected, rtol=1e-5)
+    mean, cov = models.linear_observation(x, None), model.observation_noise.covariance
+    expected = scipy.stats.multivariate_normal(mean, cov).logpdf(y)
+    np.testing.assert_allclose(model.log_likelihood(y, x, step()), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_missing_coordinate_is_left_out_of_the_likelihood(full):
+    model = models.linear(full)
+    x = jnp.array([0.3, -0.1])
+    mean, cov = models.linear_observation(x, None), model.observation_noise.covariance
+    found = model.log_likelihood(jnp.array([jnp.nan, -0.7]), x, step())
+    expected = scipy.stats.norm(mean[1], np.sqrt(cov[1, 1])).logpdf(-0.7)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    nothing = jnp.full(2, jnp.nan)
+    np.testing.assert_allclose(model.log_likelihood(nothing, x, step()), 0, atol=1e-6)
+    gradient = jax.grad(model.log_likelihood, argnums=1)(jnp.array([0.5, jnp.nan]), x, step())
+    assert np.all(np.isfinite(gradient))
+
+
+def test_angles_wrap_in_both_densities():
+    model = models.unicycle()
+    turn = jnp.array([0.0, 0.0, 2 * jnp.pi])
+    x, new, y = jnp.array([0.1, 0.2, 3.0]), jnp.array([0.0, 0.3, -2.9]), jnp.array([2.0, -2.0])
+    for shifted in (new + turn, new - turn):
+        a, b = model.log_transition(new, x, step()), model.log_transition(shifted, x, step())
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    a = model.log_likelihood(y, x, step())
+    np.testing.assert_allclose(a, model.log_likelihood(y + turn[1:], x, step()), rtol=1e-4)
+    np.testing.assert_allclose(a, model.log_likelihood(y, x + turn, step()), rtol=1e-4)
+
+
+def test_simulated_moments():
+    model = models.linear(full=True)
+    paths = nopf.simulate(model, 3, jax.random.key(0), batch=20_000)
+    assert paths.states.shape == (20_000, 3, 2)
+    a = np.array([[1, 0.5], [0, 0.9]])
+    h = np.array([[1.0, 0], [-1, 1]])
+    mean, cov = np.asarray(model.prior.mean), np.asarray(model.prior.covariance)
+    for t in range(3):
+        mean, cov = a @ mean, a @ cov @ a.T + np.asarray(model.process_noise.covariance)
+        y_cov = h @ cov @ h.T + np.asarray(model.observation_noise.covariance)
+        # Five standard errors and a little.
+        np.testing.assert_allclose(np.mean(paths.states[:, t], 0), mean, atol=0.08)
+        np.testing.assert_allclose(np.cov(paths.states[:, t].T), cov, atol=0.2)
+        np.testing.assert_allclose(np.mean(paths.observations[:, t], 0), h @ mean, atol=0.08)
+        np.testing.assert_allclose(np.cov(paths.observations[:, t].T), y_cov, atol=0.25)
+
+
+def test_simulation_starts_where_it_is_told_and_wraps():
+    path = nopf.simulate(models.unicycle(), 40, jax.random.key(1), initial_state=[1.0, 2.0, 9.0])
+    np.testing.assert_allclose(path.initial_state, [1.0, 2.0, 9.0 - 2 * np.pi], rtol=1e-5)
+    assert np.all(np.abs(path.states[:, 2]) <= np.float32(np.pi))
+    assert np.ptp(path.states[:, 2]) > 5  # it did turn through the cut
+
+
+def test_functions_see_index_time_dt_and_control():
+    """All of a step lands in the state, without noise to speak of."""
+
+    def transition(x, step):
+        return jnp.stack([step.index * 1.0, step.time, step.dt, step.control[0], step.control[1]])
+
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian(np.zeros(5), np.ones(5)),
+        transition=transition,
+        process_noise=1e-6,
+        observation=lambda x, step: x[:1] + step.control[:1],
+        observation_noise=[1e-6],
+    )
+    times, controls = [0.5, 0.7, 4.0], np.array([[1, 2], [3, 4], [5, 6]])
+    path = nopf.simulate(model, 3, jax.random.key(0), times=times, controls=controls, start=0.25)
+    expected = [[1, 0.5, 0.25, 1, 2], [2, 0.7, 0.2, 3, 4], [3, 4.0, 3.3, 5, 6]]
+    np.testing.assert_allclose(path.states, expected, atol=1e-4)
+    np.testing.assert_allclose(path.observations[:, 0], [2, 5, 8], atol=1e-4)
+
+    with pytest.raises(ValueError, match="controls: this model reads"):
+        nopf.simulate(model, 3, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"controls: expected shape \(3, u\)"):
+        nopf.simulate(model, 3, jax.random.key(0), controls=controls[:2])
+
+
+def test_noise_may_depend_on_the_step():
+    model = models.linear(process_noise=lambda step: jnp.sqrt(step.dt) * jnp.array([0.1, 0.2]))
+    path = nopf.simulate(model, 1, jax.random.key(0), times=[4.0], initial_state=[0, 0], batch=5000)
+    np.testing.assert_allclose(np.std(path.states[:, 0], axis=0), [0.2, 0.4], rtol=0.06)
+
+
+def test_time_differences_are_exact_late_in_a_recording():
+    clock = 1.7e9 + 0.01 * np.arange(1, 4)
+    from nopf.model import make_steps
+
+    steps = make_steps(models.linear(), 3, clock, None, start=1.7e9)
+    np.testing.assert_allclose(steps.dt, 0.01, rtol=1e-4)
+
+
+def test_lists_and_default_names():
+    model = models.linear(
+        transition=lambda x, step: [x[0], x[1]], observation=lambda x, step: [x[0], 1]
+    )
+    assert model.state_names == ("x0", "x1")
+    assert nopf.simulate(model, 2, jax.random.key(0)).observations.shape == (2, 2)
+
+
+def test_custom_prior_and_likelihood():
+    class Uniform:
+        def sample(self, key):
+            return jax.random.uniform(key, (1,))
+
+        def log_prob(self, x):
+            return jnp.where((x[0] > 0) & (x[0] < 1), 0.0, -jnp.inf)
+
+    model = nopf.StateSpaceModel(
+        prior=Uniform(),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation_log_prob=lambda y, x, step: -jnp.abs(y[0] - x[0]) - jnp.log(2.0),
+        observation_sample=lambda key, x, step: x + jax.random.laplace(key, (1,)),
+    )
+    assert model.observation_space.size == 1
+    value = model.log_likelihood(jnp.array([2.0]), jnp.array([0.5]), step())
+    np.testing.assert_allclose(value, -1.5 - np.log(2), rtol=1e-6)
+    assert model.log_likelihood(jnp.array([jnp.nan]), jnp.array([0.5]), step()) == 0
+
+
+BAD = {
+    "process_noise: expected positive standard deviations": {"process_noise": [0.1, 0.0]},
+    "process_noise: expected 2 standard deviations .* got shape .3,.": {"process_noise": [1, 1, 1]},
+    "process_noise: expected a positive definite": {"process_noise": [[1.0, 2.0], [2.0, 1.0]]},
+    "observation_noise: expected 2 standard": {"observation_noise": [0.1]},
+    "observation_noise: expected positive": {"observation_noise": [0.1, -0.1]},
+    "observation_noise: expected either .* neither": {"observation_noise": None},
+    "observation: expected a function": {"observation": None},
+    "observation_log_prob, observation_sample: expected both": {
+        "observation_noise": None,
+        "observation_log_prob": lambda y, x, step: 0.0,
+    },
+    "observation_log_prob: expected .* of shape .., got .2,": {
+        "observation_noise": None,
+        "observation_log_prob": lambda y, x, step: y,
+        "observation_sample": lambda key, x, step: x,
+    },
+    r"transition: expected transition\(x, step\) of shape \(2,\), got \(3,\)": {
+        "transition": lambda x, step: jnp.zeros(3)
+    },
+    "transition: calling transition.* raised IndexError": {
+        "transition": lambda x, step: (
+            jnp.stack([x[0], {}[0] if x.ndim else [][1]]) if x.ndim > 1 else [][1]
+        )
+    },
+    "observation: expected a vector": {"observation": lambda x, step: x[0]},
+    "state_names: expected 2 names": {"state_names": ("a",)},
+    "state_names: expected different": {"state_names": ("a", "a")},
+    "state_angles: there is no state 'heading'; the states are a, b": {
+        "state_names": ("a", "b"),
+        "state_angles": ("heading",),
+    },
+    "state_angles: expected indices from 0 to 1, got 2": {"state_angles": (2,)},
+    "observation_angles: .*from 0 to 1": {"observation_angles": (5,)},
+    "dt: expected a positive": {"dt": 0.0},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_says_what_is_wrong_when_the_model_is_built(message):
+    with pytest.raises(ValueError, match=message):
+        models.linear(**BAD[message])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"times": [1.0, 0.5]}, "step 2 is at 0.5 and step 1 at 1"),
+        ({"times": [-1.0, 0.5]}, "step 1 is at -1 and step 0 at 0"),
+        ({"times": [1.0]}, r"times: expected shape \(2,\)"),
+        ({"times": [1.0, np.nan]}, "times: expected finite"),
+        ({"initial_state": [1.0]}, r"initial_state: expected shape \(2,\), got \(1,\)"),
+        ({"batch": 0}, "batch: expected at least 1"),
+    ],
+)
+def test_simulate_says_what_is_wrong(changes, message):
+    with pytest.raises(ValueError, match=message):
+        nopf.simulate(models.linear(), 2, jax.random.key(0), **changes)
