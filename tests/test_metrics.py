@@ -152,6 +152,25 @@ def test_pnll_of_a_kalman_posterior_is_its_evidence():
     np.testing.assert_allclose(found, expected, atol=0.017)
 
 
+def test_evaluate_gathers_them_all():
+    model = nopf.benchmarks.sensor_bias.model
+    path = nopf.benchmarks.sensor_bias.benchmark.simulate(0)
+    flt = nopf.ParticleFilter(model, particles=500)
+    posterior = flt.run(path.observations, key=jax.random.key(0), keep="particles")
+    scores = metrics.evaluate(jax.random.key(1), model, posterior, path)
+    x, w = posterior.particles, posterior.log_weights
+    assert scores["nmse"] == metrics.nmse(model.space, x, w, path.states)
+    assert scores["made"] == metrics.made(model.space, x, path.states)
+    assert scores["picp"] == metrics.joint_picp(model.space, x, w, path.states)
+    assert scores["ess"] == pytest.approx(float(metrics.effective_sample_size(w)), rel=1e-5)
+    assert scores["log_evidence"] == posterior.log_evidence
+    assert set(scores) == {"nmse", "pnll", "es", "ess", "made", "picp", "log_evidence"}
+    with pytest.raises(ValueError, match="keep="):
+        metrics.evaluate(
+            jax.random.key(1), model, flt.run(path.observations, key=jax.random.key(0)), path
+        )
+
+
 def test_metrics_do_not_depend_on_the_order_of_particles():
     key = jax.random.key(0)
     particles = jax.random.normal(key, (3, 100, 2))

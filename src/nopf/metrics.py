@@ -17,7 +17,8 @@ import scipy.stats
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf import resampling
-from nopf.model import StateSpaceModel, Step
+from nopf.filters import Posterior
+from nopf.model import StateSpaceModel, Step, Trajectories
 from nopf.space import Space
 
 
@@ -126,3 +127,34 @@ def joint_picp(
         return error @ jnp.linalg.solve(cov, error) <= threshold
 
     return jnp.mean(jax.vmap(inside)(particles, log_weights, truth).astype(particles.dtype))
+
+
+def evaluate(
+    key: PRNGKeyArray, model: StateSpaceModel, posterior: Posterior, path: Trajectories
+) -> dict[str, float | None]:
+    """All metrics of one filtered series, and its log-evidence.
+
+    Args:
+        key: random key, for the sampled ones.
+        model: the model.
+        posterior: from `run` with `keep="particles"`.
+        path: the simulated truth and data that were filtered.
+
+    Returns:
+        `nmse`, `pnll`, `es`, `ess` (None for a filter without weights), `made`, `picp` and
+        `log_evidence`. A Kalman filter is scored by samples of its posterior.
+    """
+    x, w, truth = posterior.particles, posterior.log_weights, path.states
+    if x is None or w is None:
+        raise ValueError('posterior: expected one with particles; pass keep="particles" to run')
+    pnll_key, es_key = jax.random.split(key)
+    space, ys = model.space, path.observations
+    return {
+        "nmse": float(nmse(space, x, w, truth)),
+        "pnll": float(pnll(pnll_key, model, x, w, ys, path.steps)),
+        "es": float(energy_score(es_key, space, x, w, truth)),
+        "ess": None if posterior.ess is None else float(jnp.mean(posterior.ess)),
+        "made": float(made(space, x, truth)),
+        "picp": float(joint_picp(space, x, w, truth)),
+        "log_evidence": float(posterior.log_evidence),
+    }
