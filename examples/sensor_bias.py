@@ -71,9 +71,8 @@ def draw(path: nopf.Trajectories, posteriors: dict[str, nopf.Posterior], file: P
         panel.set_ylabel(name)
         panel.grid(alpha=0.3)
     panels[0].set_title("Sensor bias: posterior means and 90 % intervals")
-    panels[0].legend(loc="upper left", ncols=3, frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     panels[-1].set_xlabel("time [s]")
-    file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.name}.part")
     figure.savefig(unfinished, dpi=150, format=file.suffix.lstrip(".") or "png")
     unfinished.replace(file)
@@ -93,11 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
     benchmark = sensor_bias.benchmark
     path = benchmark.simulate(options.seed)
     try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
         filters: dict[str, nopf.Filter] = {
             "Kalman (exact)": nopf.KalmanFilter(benchmark.model, particles=2000),
             "Bootstrap": nopf.ParticleFilter(benchmark.model, particles=options.particles),
         }
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         print(f"sensor_bias: {error}", file=sys.stderr)
         return 2
 

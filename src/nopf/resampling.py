@@ -9,7 +9,10 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+BLOCK = 128
 
 Position = tuple[Int[Array, " n"], Float[Array, " n"]]
 
@@ -86,15 +89,23 @@ def should_resample(log_weights: Float[Array, " n"], ess_threshold: float) -> Bo
 
 
 def _cumulative(values: Float[Array, " n"]) -> Position:
-    """Cumulative sum of non-negative values as whole numbers and remainders in [0, 1)."""
+    """Cumulative sum of non-negative values as whole numbers and remainders in [0, 1).
 
-    def add(a: Position, b: Position) -> Position:
-        rest = a[1] + b[1]
-        carry = jnp.floor(rest)
-        return a[0] + b[0] + carry.astype(jnp.int32), rest - carry
-
+    Whole parts add up exactly, as integers. Remainders are summed in blocks by a product with a
+    triangle of ones, and the sums of the blocks are cumulated in the same way.
+    """
     whole = jnp.floor(values)
-    return jax.lax.associative_scan(add, (whole.astype(jnp.int32), values - whole))
+    total = jnp.cumsum(whole.astype(jnp.int32))
+    triangle = np.triu(np.ones((BLOCK, BLOCK)))
+    rows = jnp.pad(values - whole, (0, -values.size % BLOCK)).reshape(-1, BLOCK) @ triangle
+    if rows.shape[0] > 1:
+        block_whole, block_rest = _cumulative(rows[:-1, -1])
+        rows = rows.at[1:].add(block_rest[:, None])
+        carried = jnp.repeat(block_whole, BLOCK)[: values.size - BLOCK]
+        total = total.at[BLOCK:].add(carried)
+    rest = rows.reshape(-1)[: values.size]
+    carry = jnp.floor(rest)
+    return total + carry.astype(jnp.int32), rest - carry
 
 
 def _uniform_points_below(
@@ -136,4 +147,6 @@ def _ancestors(points_below: Int[Array, " n"], weights: Float[Array, " n"]) -> I
     ancestors = jnp.cumsum(ends_at)
     # Weights sum to one only up to rounding: a slot past the end goes to the last living particle.
     last = weights.size - 1 - jnp.argmax(weights[::-1] > 0)
-    return jnp.minimum(ancestors, last)
+    ancestors = jnp.minimum(ancestors, last)
+    # Cumulative weights are rounded too: a slot that this gave to a dead particle goes to the left.
+    return jnp.where(weights[ancestors] > 0, ancestors, jnp.roll(ancestors, 1))

@@ -75,7 +75,7 @@ def test_error_against_kalman_falls_with_the_root_of_n():
     exact = nopf.KalmanFilter(model).run(ys).mean
     sizes, errors = [100, 1000, 10_000, 100_000], []
     for n in sizes:
-        copies = np.broadcast_to(ys, (25, *ys.shape))
+        copies = np.broadcast_to(ys, (16, *ys.shape))
         flt = nopf.ParticleFilter(model, particles=n, quantiles=())
         means = flt.run_batch(copies, key=jax.random.key(n)).mean
         errors.append(np.sqrt(np.mean((means - exact[None]) ** 2)))
