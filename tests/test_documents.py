@@ -74,6 +74,9 @@ from nopf.benchmarks.sensor_bias import model
 for make in [
     lambda: nopf.StateSpaceModel(3, None, 1.0),
     lambda: nopf.StateSpaceModel(nopf.Gaussian([0.0], [1.0]), "f", 1.0),
+    lambda: nopf.Gaussian([0.0, 0.0], 1.0).log_prob(jax.numpy.zeros((5, 2))),
+    lambda: nopf.ParticleFilter(42),
+    lambda: nopf.ParticleFilter(model).init(1),
     lambda: nopf.ParticleFilter(model, particles=1.5),
     lambda: nopf.ParticleFilter(model, "bootstrap"),
     lambda: nopf.ParticleFilter(model, resampling="systematic"),
@@ -89,6 +92,16 @@ for make in [
 
 def test_wrong_types_are_named_without_the_type_checker_of_the_tests():
     lines = run("-c", WRONG_TYPES).stdout.splitlines()
-    names = ["prior", "transition", "particles", "proposal", "resampling", "horizon", "keep"]
+    names = [
+        "prior",
+        "transition",
+        "model",
+        "key",
+        "particles",
+        "proposal",
+        "resampling",
+        "horizon",
+        "keep",
+    ]
     assert [line.split(":")[0] for line in lines] == names
     assert all("expected" in line and "got" in line for line in lines)

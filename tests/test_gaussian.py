@@ -76,6 +76,8 @@ def test_shared_standard_deviations():
         (lambda: Gaussian([0.0, 0.0], [[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
         (lambda: Gaussian([0.0, np.nan], [1.0, 1.0]), "mean: expected finite"),
         (lambda: Gaussian([[0.0]], [1.0]), "mean: expected a vector"),
+        (lambda: Gaussian(jnp.array([jnp.inf]), 1.0), "mean: expected finite"),
+        (lambda: GaussianMixture([0.5, 0.5], np.eye(2), [[1, 0.5], [0.5, 1]]), "say which"),
         (lambda: GaussianMixture([0.5, 0.6], [[0.0], [1.0]], [[1.0], [1.0]]), "sum to one"),
         (lambda: GaussianMixture([1.0], [[0.0], [1.0]], [[1.0], [1.0]]), "weights, means"),
         (lambda: GaussianMixture([0.5, 0.5], [[0.0], [1.0]], [[1.0, 1.0]]), "stds: expected"),
@@ -84,6 +86,20 @@ def test_shared_standard_deviations():
 def test_refuses_bad_parameters(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_full_noise_with_nothing_missing_keeps_its_digits():
+    near = 1 - 2e-9
+    gaussian = Gaussian([0.0, 0.0], [[1, near], [near, 1]])
+    whole = gaussian.marginal(jnp.array([True, True]))
+    np.testing.assert_array_equal(whole.factor, gaussian.factor.astype(np.float32))
+
+
+def test_mixture_moments():
+    mixture = GaussianMixture([0.3, 0.7], [[0.0, 1.0], [4.0, -1.0]], [[1.0, 2.0], [0.5, 0.1]])
+    draws = np.asarray(jax.vmap(mixture.sample)(jax.random.split(jax.random.key(2), 50_000)))
+    np.testing.assert_allclose(mixture.mean, draws.mean(0), atol=0.05)
+    np.testing.assert_allclose(mixture.covariance, np.cov(draws.T), atol=0.1)
 
 
 def test_refuses_words():

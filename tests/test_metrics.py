@@ -171,6 +171,16 @@ def test_evaluate_gathers_them_all():
         )
 
 
+def test_refuses_a_truth_of_another_shape():
+    for truth in (TRUTH[:, 0], TRUTH[:1]):
+        with pytest.raises(Exception, match="truth"):
+            metrics.nmse(circle, PARTICLES, LOG_WEIGHTS, truth)
+        with pytest.raises(Exception, match="truth"):
+            metrics.made(circle, PARTICLES, truth)
+    with pytest.raises(ValueError, match="alpha: expected"):
+        metrics.joint_picp(circle, PARTICLES, LOG_WEIGHTS, TRUTH, 90.0)
+
+
 def test_metrics_do_not_depend_on_the_order_of_particles():
     key = jax.random.key(0)
     particles = jax.random.normal(key, (3, 100, 2))

@@ -114,6 +114,21 @@ def test_time_differences_are_exact_late_in_a_recording():
     np.testing.assert_allclose(steps.dt, 0.01, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"transition": lambda x, step: jnp.sqrt(x - 99)},
+            r"step 1 in simulated states.*transition",
+        ),
+        ({"observation": lambda x, step: jnp.sqrt(x - 99)}, r"step 1 in simulated observations"),
+    ],
+)
+def test_simulate_does_not_pass_nan_off_as_missing(changes, message):
+    with pytest.raises(FloatingPointError, match=message):
+        nopf.simulate(models.linear(**changes), 3, jax.random.key(0))
+
+
 def test_lists_and_default_names():
     model = models.linear(
         transition=lambda x, step: [x[0], x[1]], observation=lambda x, step: [x[0], 1]

@@ -67,6 +67,16 @@ def test_one_particle_and_one_survivor(scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[:3], ids=lambda s: s.__name__)
+def test_no_weight_at_all_counts_as_equal_weights(scheme):
+    assert scheme(jax.random.key(0), jnp.full(6, -jnp.inf)).tolist() == list(range(6))
+
+
+def test_refuses_a_matrix_of_weights():
+    with pytest.raises(Exception, match="log_weights"):
+        nopf.systematic(jax.random.key(0), jnp.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[:3], ids=lambda s: s.__name__)
 def test_equal_weights_are_left_alone(scheme):
     assert scheme(jax.random.key(0), jnp.zeros(512)).tolist() == list(range(512))
 

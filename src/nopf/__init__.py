@@ -2,6 +2,8 @@
 
 from nopf import benchmarks as benchmarks
 from nopf import metrics as metrics
+from nopf.filters import AuxiliaryFilter as AuxiliaryFilter
+from nopf.filters import EnsembleKalmanFilter as EnsembleKalmanFilter
 from nopf.filters import Filter as Filter
 from nopf.filters import FilterState as FilterState
 from nopf.filters import Info as Info
@@ -14,9 +16,14 @@ from nopf.model import StateSpaceModel as StateSpaceModel
 from nopf.model import Step as Step
 from nopf.model import Trajectories as Trajectories
 from nopf.model import simulate as simulate
+from nopf.proposals import InnerSamplingProposal as InnerSamplingProposal
+from nopf.proposals import LinearisedProposal as LinearisedProposal
 from nopf.proposals import Move as Move
+from nopf.proposals import NudgedProposal as NudgedProposal
+from nopf.proposals import OptimalProposal as OptimalProposal
 from nopf.proposals import Proposal as Proposal
 from nopf.proposals import TransitionProposal as TransitionProposal
+from nopf.proposals import UnscentedProposal as UnscentedProposal
 from nopf.resampling import effective_sample_size as effective_sample_size
 from nopf.resampling import multinomial as multinomial
 from nopf.resampling import residual as residual

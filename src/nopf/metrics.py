@@ -30,6 +30,7 @@ def nmse(
     truth: Float[Array, "t d"],
 ) -> Float[Array, ""]:
     """Squared error of the posterior mean, relative to the mean square of the truth."""
+    _check(space, particles, log_weights, truth)
     means = jax.vmap(space.mean)(particles, jax.nn.softmax(log_weights))
     error = jnp.mean(space.difference(means, truth) ** 2)
     return error / (jnp.mean(truth**2) + 1e3 * jnp.finfo(truth.dtype).eps)
@@ -90,6 +91,7 @@ def energy_score(
         spread = jnp.mean(space.distance(first, second))
         return weights @ space.distance(states, truth[None]) - 0.5 * spread
 
+    _check(space, particles, log_weights, truth)
     keys = jax.random.split(key, truth.shape[0])
     return jnp.mean(jax.lax.map(lambda i: one(*i), (keys, particles, log_weights, truth)))
 
@@ -105,6 +107,7 @@ def made(
     space: Space, particles: Float[Array, "t n d"], truth: Float[Array, "t d"]
 ) -> Float[Array, ""]:
     """Distance from the truth to the nearest particle, whatever its weight."""
+    _check(space, particles, None, truth)
     return jnp.mean(jnp.min(space.distance(particles, truth[:, None]), axis=1))
 
 
@@ -117,6 +120,9 @@ def joint_picp(
     alpha: float = 0.1,
 ) -> Float[Array, ""]:
     """How often the truth lies in the (1 − alpha) ellipsoid of the weighted mean and covariance."""
+    _check(space, particles, log_weights, truth)
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha}")
     threshold = float(scipy.stats.chi2.ppf(1 - alpha, space.size))
 
     def inside(states: Array, log_weights: Array, truth: Array) -> Array:
@@ -141,8 +147,9 @@ def evaluate(
         path: the simulated truth and data that were filtered.
 
     Returns:
-        `nmse`, `pnll`, `es`, `ess` (None for a filter without weights), `made`, `picp` and
-        `log_evidence`. A Kalman filter is scored by samples of its posterior.
+        `nmse`, `pnll` (None for a single observation), `es`, `ess` (None for a filter without
+        weights), `made`, `picp` and `log_evidence`. A Kalman filter is scored by samples of its
+        posterior.
     """
     x, w, truth = posterior.particles, posterior.log_weights, path.states
     if x is None or w is None:
@@ -151,10 +158,24 @@ def evaluate(
     space, ys = model.space, path.observations
     return {
         "nmse": float(nmse(space, x, w, truth)),
-        "pnll": float(pnll(pnll_key, model, x, w, ys, path.steps)),
+        "pnll": float(pnll(pnll_key, model, x, w, ys, path.steps)) if len(ys) > 1 else None,
         "es": float(energy_score(es_key, space, x, w, truth)),
         "ess": None if posterior.ess is None else float(jnp.mean(posterior.ess)),
         "made": float(made(space, x, truth)),
         "picp": float(joint_picp(space, x, w, truth)),
         "log_evidence": float(posterior.log_evidence),
     }
+
+
+def _check(space: Space, particles: Array, log_weights: Array | None, truth: Array) -> None:
+    if particles.ndim != 3 or particles.shape[2] != space.size:
+        raise ValueError(
+            f"particles: expected shape (time, particles, {space.size}), got {particles.shape}"
+        )
+    expected = (particles.shape[0], space.size)
+    if truth.shape != expected:
+        raise ValueError(f"truth: expected shape {expected}, got {truth.shape}")
+    if log_weights is not None and log_weights.shape != particles.shape[:2]:
+        raise ValueError(
+            f"log_weights: expected shape {particles.shape[:2]}, got {log_weights.shape}"
+        )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.gaussian import Gaussian, Numbers, as_float_array
+from nopf.gaussian import Gaussian, Numbers, as_float_array, is_traced
 from nopf.space import Space
 
 
@@ -18,7 +18,7 @@ class Step(NamedTuple):
 
     Attributes:
         index: 1 for the first observation; the prior is at 0.
-        time: time of observation `index`.
+        time: time of observation `index`, in single precision unless JAX runs in double.
         dt: time since the previous observation (or since the prior).
         control: `(u,)` control input that acts over this interval, or None.
     """
@@ -68,7 +68,8 @@ class StateSpaceModel(eqx.Module):
             observed it is given the NaN and has to deal with it.
         observation_sample: `(key, x, step) -> (m,)`, draws from the same.
         state_names: one name a coordinate; `x0, x1, …` if left out.
-        state_angles: names or indices of the state's angles (radians).
+        state_angles: names or indices of the state's angles (radians). Densities take the nearest
+            winding, so the noise of an angle should be well below π.
         observation_angles: indices of the observation's angles (radians).
         dt: time between observations, where no times are given.
     """
@@ -97,8 +98,8 @@ class StateSpaceModel(eqx.Module):
         observation_log_prob: Callable[..., Any] | None = None,
         observation_sample: Callable[..., Any] | None = None,
         state_names: Sequence[str] | None = None,
-        state_angles: Sequence[str | int] = (),
-        observation_angles: Sequence[int] = (),
+        state_angles: Sequence[str | int] | str | int = (),
+        observation_angles: Sequence[int] | int = (),
         dt: float = 1.0,
     ):
         if not isinstance(prior, Prior):
@@ -126,8 +127,8 @@ class StateSpaceModel(eqx.Module):
         size = _state_size(prior)
         self.state_names = _names(state_names, size)
         self.space = Space(size, _angles(state_angles, self.state_names))
-        self.dt = float(dt)
-        if not (np.isfinite(self.dt) and self.dt > 0):
+        self.dt = finite_number(dt, "dt")
+        if self.dt <= 0:
             raise ValueError(f"dt: expected a positive number, got {dt!r}")
 
         self.prior = prior
@@ -218,6 +219,11 @@ class StateSpaceModel(eqx.Module):
 
     # Checks -------------------------------------------------------------------------------------
 
+    def nominal_step(self, index: int = 1, control: Any = None) -> Step:
+        """Step `index` of a regular grid."""
+        dt = jnp.asarray(self.dt, float)
+        return Step(jnp.asarray(index, jnp.int32), index * dt, dt, control)
+
     def check(self, step: Step) -> None:
         """Calls every function once, on shapes only, and says which one does not fit."""
         d, m = self.space.size, self.observation_space.size
@@ -239,7 +245,7 @@ class StateSpaceModel(eqx.Module):
             return
         control = None if control_size is None else _shape(control_size)
         try:
-            self.check(_nominal_step(self.dt, control))
+            self.check(self.nominal_step(control=control))
         except (TypeError, ValueError) as error:
             if control_size is None:
                 raise ValueError(
@@ -264,7 +270,7 @@ class StateSpaceModel(eqx.Module):
     def _trial(self, function: Callable[[Step], Any]) -> Any:
         """Calls `function(step)`; gives None, and remembers why, if that needs a control."""
         try:
-            return function(_StepWithoutControl(*_nominal_step(self.dt, None)))
+            return function(_StepWithoutControl(*self.nominal_step()))
         except _ControlIsRead:
             self.reads_control = True
             return None
@@ -294,7 +300,7 @@ def simulate(
     initial_state: Numbers | None = None,
     times: Numbers | None = None,
     controls: Numbers | None = None,
-    start: float = 0.0,
+    start: float | None = None,
     batch: int | None = None,
 ) -> Trajectories:
     """Draws states and observations from the model.
@@ -306,7 +312,7 @@ def simulate(
         initial_state: `(d,)` state at time zero; drawn from the prior if left out.
         times: `(T,)` increasing observation times; every `model.dt` if left out.
         controls: `(T, u)` control inputs.
-        start: the time of the initial state.
+        start: the time of the initial state, 0 if left out.
         batch: how many independent trajectories; one, without a batch axis, if left out.
     """
     horizon = positive_integer(horizon, "horizon")
@@ -319,9 +325,20 @@ def simulate(
                 f"initial_state: expected shape ({model.space.size},), got {initial.shape}"
             )
     if batch is None:
-        return _simulate(model, steps, key, initial)
-    keys = jax.random.split(key, positive_integer(batch, "batch"))
-    return _simulate_batch(model, steps, keys, initial)
+        paths = _simulate(model, steps, key, initial)
+    else:
+        keys = jax.random.split(key, positive_integer(batch, "batch"))
+        paths = _simulate_batch(model, steps, keys, initial)
+    if not is_traced(paths):
+        for values, culprit in [
+            (paths.states, "states: look for the cause in prior, transition or process_noise"),
+            (paths.observations, "observations: look for the cause in the observation functions"),
+        ]:
+            bad = ~np.all(np.isfinite(np.asarray(values)), axis=-1)
+            if np.any(bad):
+                at = int(np.argwhere(bad)[0][-1])
+                raise FloatingPointError(f"NaN or infinite at step {at + 1} in simulated {culprit}")
+    return paths
 
 
 @eqx.filter_jit
@@ -355,7 +372,7 @@ def make_steps(
     horizon: int,
     times: Any,
     controls: Any,
-    start: float = 0.0,
+    start: float | None = None,
     first: int = 1,
 ) -> Step:
     """The steps of a series, from index `first` on: a `Step` whose fields have a time axis.
@@ -363,20 +380,26 @@ def make_steps(
     Times are differenced on the host in double precision: an hour into a recording, single
     precision would leave a hundredth of a second with an error of 2 %.
     """
+    origin = 0.0 if start is None else finite_number(start, "start")
     if times is None:
         dt = np.full(horizon, model.dt)
-        times = np.cumsum(np.concatenate([[float(start)], dt]))[1:]
+        times = np.cumsum(np.concatenate([[origin], dt]))[1:]
     else:
         times = np.asarray(as_float_array(times, "times"), np.float64)
         if times.shape != (horizon,):
             raise ValueError(f"times: expected shape ({horizon},), got {times.shape}")
-        dt = np.diff(times, prepend=float(start))
+        dt = np.diff(times, prepend=origin)
         if np.any(dt < 0):
             at = int(np.argmax(dt < 0))
-            before = times[at - 1] if at else float(start)
+            before = times[at - 1] if at else origin
             raise ValueError(
                 f"times: expected times that do not decrease, but step {first + at} is at "
                 f"{times[at]:.9g} and step {first + at - 1} at {before:.9g}"
+            )
+        if start is None and horizon > 1 and dt[0] > 1000 * max(dt[1:].max(), model.dt):
+            raise ValueError(
+                f"times: the first observation is {dt[0]:.9g} after the prior, which is at time 0, "
+                f"and the others at most {dt[1:].max():.9g} apart; pass start=, the prior's time"
             )
     control = None
     if controls is not None:
@@ -386,8 +409,20 @@ def make_steps(
                 f"controls: expected shape ({horizon}, u), one row an observation, "
                 f"got {control.shape}"
             )
-    model.check_control(None if control is None else control.shape[1])
+    if first == 1:
+        model.check_control(None if control is None else control.shape[1])
     return Step(np.arange(first, first + horizon, dtype=np.int32), times, dt, control)
+
+
+def finite_number(value: Any, name: str) -> float:
+    """`value` as a float, if it is a finite number; otherwise a message about `name`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return number
 
 
 def positive_integer(value: Any, name: str) -> int:
@@ -405,10 +440,6 @@ def _array(value: Any) -> Array:
         # Vectorised over particles, jnp.array of a list is nine times slower than jnp.stack.
         value = jnp.stack([jnp.asarray(entry, float) for entry in value])
     return jnp.asarray(value, float)
-
-
-def _nominal_step(dt: float, control: Any) -> Step:
-    return Step(jnp.asarray(1, jnp.int32), jnp.asarray(dt, float), jnp.asarray(dt, float), control)
 
 
 def _shape(*shape: int) -> jax.ShapeDtypeStruct:
@@ -476,8 +507,8 @@ def _names(names: Sequence[str] | None, size: int) -> tuple[str, ...]:
     return names
 
 
-def _angles(angles: Sequence[str | int], names: tuple[str, ...]) -> tuple[int, ...]:
-    if isinstance(angles, str):
+def _angles(angles: Sequence[str | int] | str | int, names: tuple[str, ...]) -> tuple[int, ...]:
+    if isinstance(angles, str | int):
         angles = (angles,)
     indices = []
     for angle in angles:
@@ -505,8 +536,8 @@ def _width_of(noise: Any) -> int:
     return np.shape(noise)[0]
 
 
-def _observation_space(width: int, angles: Sequence[int]) -> Space:
+def _observation_space(width: int, angles: Sequence[int] | int) -> Space:
     try:
-        return Space(width, angles)
-    except ValueError as error:
+        return Space(width, (angles,) if isinstance(angles, int) else angles)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"observation_angles: {error}") from None

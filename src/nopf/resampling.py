@@ -31,7 +31,7 @@ class Resampling(Protocol):
 @jax.jit
 def systematic(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """One uniform shift of a regular grid. The least noise of the four; the paper's choice."""
-    weights = jax.nn.softmax(log_weights)
+    weights = _normalised(log_weights)
     whole, rest = _cumulative(weights.size * weights)
     point = jax.random.uniform(key, dtype=weights.dtype)
     return _ancestors(whole + (rest > point), weights)
@@ -40,7 +40,7 @@ def systematic(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array,
 @jax.jit
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """One uniform point in each of N equal strata."""
-    weights = jax.nn.softmax(log_weights)
+    weights = _normalised(log_weights)
     whole, rest = _cumulative(weights.size * weights)
     points = jax.random.uniform(key, weights.shape, weights.dtype)
     return _ancestors(whole + (rest > points.at[whole].get(mode="clip")), weights)
@@ -49,7 +49,7 @@ def stratified(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array,
 @jax.jit
 def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """N independent draws."""
-    weights = jax.nn.softmax(log_weights)
+    weights = _normalised(log_weights)
     position = _cumulative(weights.size * weights)
     return _ancestors(_uniform_points_below(key, position, jnp.asarray(weights.size)), weights)
 
@@ -57,7 +57,7 @@ def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array
 @jax.jit
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """⌊N·wᵢ⌋ copies of each particle for certain, the rest by independent draws."""
-    weights = jax.nn.softmax(log_weights)
+    weights = _normalised(log_weights)
     expected = weights.size * weights
     copies = jnp.floor(expected)
     certain = jnp.cumsum(copies.astype(jnp.int32))
@@ -88,6 +88,14 @@ def should_resample(log_weights: Float[Array, " n"], ess_threshold: float) -> Bo
     return effective_sample_size(log_weights) < ess_threshold * log_weights.size
 
 
+def _normalised(log_weights: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The weights, summing to one; equal ones if all are zero."""
+    if log_weights.ndim != 1 or log_weights.size < 1:
+        raise ValueError(f"log_weights: expected a vector, got shape {log_weights.shape}")
+    nothing = jnp.max(log_weights) == -jnp.inf
+    return jax.nn.softmax(jnp.where(nothing, 0, log_weights))
+
+
 def _cumulative(values: Float[Array, " n"]) -> Position:
     """Cumulative sum of non-negative values as whole numbers and remainders in [0, 1).
 
@@ -97,7 +105,8 @@ def _cumulative(values: Float[Array, " n"]) -> Position:
     whole = jnp.floor(values)
     total = jnp.cumsum(whole.astype(jnp.int32))
     triangle = np.triu(np.ones((BLOCK, BLOCK)))
-    rows = jnp.pad(values - whole, (0, -values.size % BLOCK)).reshape(-1, BLOCK) @ triangle
+    rows = jnp.pad(values - whole, (0, -values.size % BLOCK)).reshape(-1, BLOCK)
+    rows = jnp.matmul(rows, triangle, precision=jax.lax.Precision.HIGHEST)
     if rows.shape[0] > 1:
         block_whole, block_rest = _cumulative(rows[:-1, -1])
         rows = rows.at[1:].add(block_rest[:, None])

@@ -9,8 +9,9 @@ import nopf
 from tests import models
 
 FILTERS = {
-    "particle": lambda model: nopf.ParticleFilter(model, particles=64),
-    "adaptive": lambda model: nopf.ParticleFilter(model, particles=64, ess_threshold=0.5),
+    "particle": lambda model: nopf.ParticleFilter(model, particles=64, ess_threshold=0.5),
+    "auxiliary": lambda model: nopf.AuxiliaryFilter(model, nopf.UnscentedProposal(), 64),
+    "ensemble": lambda model: nopf.EnsembleKalmanFilter(model, particles=64),
     "kalman": lambda model: nopf.KalmanFilter(model),
 }
 every_filter = pytest.mark.parametrize("make", FILTERS.values(), ids=FILTERS)
@@ -170,7 +171,7 @@ def test_another_filter_object_of_the_same_kind_compiles_nothing_new(make):
         (np.zeros((5, 3)), ValueError, r"ys: expected shape \(time, 2\).*got \(5, 3\)"),
         (np.zeros(5), ValueError, r"ys: expected shape \(time, 2\).*got \(5,\)"),
         (np.zeros((0, 2)), ValueError, "ys: expected at least one observation"),
-        (np.zeros((5, 2), int), TypeError, r"ys: expected floating-point.*ys.astype\(float\)"),
+        (np.zeros((5, 2), int), TypeError, r"ys: expected floating-point.*np.asarray\(ys, float\)"),
         ([[1.0, np.inf]], ValueError, r"inf at position \(0, 1\)"),
     ],
 )
@@ -192,8 +193,30 @@ def test_refuses_bad_steps(make):
         flt.run(np.zeros((3, 2)), key=jax.random.key(0), controls=np.zeros((2, 1)))
 
 
-def test_particle_filters_need_a_key():
-    flt = nopf.ParticleFilter(models.linear(), particles=3)
+@pytest.mark.parametrize("name", ["particle", "ensemble"])
+def test_random_filters_need_a_key(name):
+    flt = FILTERS[name](models.linear())
     for call in (lambda: flt.init(), lambda: flt.run(data())):
         with pytest.raises(TypeError, match="key: expected a random key"):
             call()
+
+
+@every_filter
+def test_masked_entries_are_missing(make):
+    flt = make(models.linear())
+    ys = data()
+    masked = np.ma.masked_array(ys, mask=np.eye(7, 2, dtype=bool))
+    missing = np.where(np.eye(7, 2, dtype=bool), np.nan, ys)
+    a, b = (flt.run(y, key=jax.random.key(0)).mean for y in (masked, missing))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_clock_that_does_not_start_at_zero_needs_a_start():
+    flt = nopf.KalmanFilter(models.linear())
+    clock = 1.7e9 + np.arange(7.0)
+    with pytest.raises(ValueError, match="pass start=, the prior's time"):
+        flt.run(data(), times=clock)
+    early = flt.run(data(), times=clock, start=1.7e9 - 1)
+    np.testing.assert_array_equal(early.mean, flt.run(data()).mean)
+    with pytest.raises(ValueError, match="start: expected a finite number"):
+        flt.run(data(), times=clock, start=float("nan"))

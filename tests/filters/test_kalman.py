@@ -123,6 +123,32 @@ def test_refuses_what_it_cannot_do_exactly(model, reason):
         nopf.KalmanFilter(model())
 
 
+def test_a_nearly_singular_posterior_still_has_samples():
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0, 0.0], [1e3, 1e3]),
+        transition=lambda x, step: [x[0] + step.dt * x[1], x[1]],
+        process_noise=[1e-5, 1e-5],
+        observation=lambda x, step: [x[0]],
+        observation_noise=[1e-3],
+    )
+    posterior = nopf.KalmanFilter(model).run(
+        np.zeros((20, 1)), key=jax.random.key(0), keep="particles"
+    )
+    assert np.all(np.isfinite(posterior.particles))
+
+
+def test_refuses_a_model_that_is_nonlinear_in_a_small_coordinate_or_at_one_step():
+    small = models.linear(
+        prior=nopf.Gaussian([1e6, 0.0], [1e4, 0.3]),
+        transition=lambda x, step: jnp.stack([x[0], 3 * jnp.sin(x[1])]),
+    )
+    with pytest.raises(ValueError, match="transition is not linear"):
+        nopf.KalmanFilter(small)
+    late = models.linear(transition=lambda x, step: jnp.where(step.index == 5, x**2, x))
+    with pytest.raises(ValueError, match=r"transition is not linear in the state \(at step 5\)"):
+        nopf.KalmanFilter(late).run(np.zeros((6, 2)))
+
+
 def test_refuses_a_model_that_its_controls_make_nonlinear():
     model = models.linear(transition=lambda x, s: x + s.control[0] * x**2)
     with pytest.raises(ValueError, match="transition is not linear"):

@@ -191,24 +191,86 @@ def test_nan_from_the_transition_is_named_with_its_step():
 
     model = models.linear(transition=transition, dt=0.5)
     flt = nopf.ParticleFilter(model, particles=10)
-    with pytest.raises(
-        FloatingPointError, match=r"NaN at step 3 \(time 1.5\) in 10 new states.*tr"
-    ):
+    with pytest.raises(FloatingPointError, match=r"infinite at step 3 \(time 1.5\) in 10 new .*tr"):
         flt.run(np.zeros((5, 2)), key=jax.random.key(0))
     state = flt.init(jax.random.key(0))
     state, _ = flt.step(state, np.zeros(2))
     state, _ = flt.step(state, np.zeros(2))
-    with pytest.raises(FloatingPointError, match="NaN at step 3"):
+    with pytest.raises(FloatingPointError, match="infinite at step 3"):
         flt.step(state, np.zeros(2))
-    with pytest.raises(FloatingPointError, match="NaN at step 3 of series 0"):
+    with pytest.raises(FloatingPointError, match="infinite at step 3 of series 0"):
         flt.run_batch(np.zeros((2, 5, 2)), key=jax.random.key(0))
 
 
 def test_nan_from_the_likelihood_is_named_with_its_step():
     model = models.linear(observation=lambda x, step: x + jnp.where(step.index == 2, jnp.nan, 0.0))
     flt = nopf.ParticleFilter(model, particles=10)
-    with pytest.raises(FloatingPointError, match=r"NaN at step 2 .*weights.*observation functions"):
+    with pytest.raises(FloatingPointError, match=r"at step 2 .*weights.*observation functions"):
         flt.run(np.zeros((5, 2)), key=jax.random.key(0))
+
+
+def test_large_log_likelihoods_and_far_states_do_not_round_the_mean():
+    """A constant in the likelihood, and an offset of the state, change nothing but themselves."""
+
+    def flt(offset, constant):
+        model = models.linear(
+            prior=nopf.Gaussian([offset, 0.0], [1.0, 1.0]),
+            transition=lambda x, step: x,
+            observation_noise=None,
+            observation_log_prob=lambda y, x, step: constant - 5 * jnp.sum((y - x) ** 2),
+            observation_sample=lambda key, x, step: x,
+        )
+        ys = np.array([[offset, 0.0]] * 4)
+        posterior = nopf.ParticleFilter(model, particles=500).run(
+            ys, key=jax.random.key(0), keep="particles"
+        )
+        weights = np.exp(np.asarray(posterior.log_weights, np.float64))
+        np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+        return posterior
+
+    plain, far = flt(0.0, 0.0), flt(1000.0, -20_000.0)
+    assert np.all(np.abs(far.mean[:, 0] - 1000 - plain.mean[:, 0]) < 0.1)
+    np.testing.assert_allclose(far.std, plain.std, rtol=0.15)
+
+
+def test_collapse_undoes_what_the_proposal_did():
+    def likelihood(y, x, step):
+        return jnp.where(step.index == 2, -jnp.inf, -0.5 * jnp.sum((y - x) ** 2))
+
+    model = models.linear(
+        transition=lambda x, step: x,
+        observation_noise=None,
+        observation_log_prob=likelihood,
+        observation_sample=lambda key, x, step: x,
+    )
+    for proposal in (None, Shifted(True)):
+        flt = nopf.ParticleFilter(model, proposal, particles=20_000)
+        posterior = flt.run(np.zeros((2, 2)), key=jax.random.key(0))
+        assert posterior.collapsed.tolist() == [False, True]
+        np.testing.assert_allclose(posterior.mean[1], posterior.mean[0], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("move", "message"),
+    [
+        (lambda x, ll: nopf.Move(x[:1], ll), r"a state of shape \(2,\), got \(1,\)"),
+        (lambda x, ll: nopf.Move(x, ll[None]), r"a log_weight of shape \(\), got \(1,\)"),
+        (lambda x, ll: nopf.Move(x, ll, x), "memory like that of initial_memory, None"),
+    ],
+)
+def test_a_proposal_that_returns_the_wrong_shape_is_named(move, message):
+    class Odd(nopf.Proposal):
+        def propose(self, key, model, ancestor, y, step, memory=None):
+            return move(ancestor, jnp.zeros(()))
+
+    with pytest.raises(ValueError, match=f"proposal: expected Odd.propose to return {message}"):
+        nopf.ParticleFilter(models.linear(), Odd())
+
+
+def test_an_infinite_state_is_no_silent_nan():
+    model = models.linear(transition=lambda x, step: jnp.where(x > 1, jnp.inf, x))
+    with pytest.raises(FloatingPointError, match="infinite at step 1"):
+        nopf.ParticleFilter(model, particles=200).run(np.zeros((3, 2)), key=jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +279,7 @@ def test_nan_from_the_likelihood_is_named_with_its_step():
         ({"particles": 0}, "particles: expected at least 1, got 0"),
         ({"particles": -5}, "particles: expected at least 1, got -5"),
         ({"ess_threshold": 1.5}, "ess_threshold: expected a number from 0 to 1"),
-        ({"quantiles": (0.0, 0.5)}, "quantiles: expected levels between 0 and 1"),
+        ({"quantiles": (0.0, 0.5)}, "quantiles: expected levels from"),
     ],
 )
 def test_refuses_bad_settings(settings, message):

@@ -18,6 +18,9 @@ class Benchmark:
         horizon: number of observations.
         particles: the paper's N.
         initial_state: the true state at time zero, or None to draw it from the prior.
+        eta: step size of the nudged filter.
+        stand_in_noise: what the unscented filter takes for observation noise, where the model's own
+            is not Gaussian.
     """
 
     name: str
@@ -26,6 +29,8 @@ class Benchmark:
     horizon: int
     particles: int
     initial_state: tuple[float, ...] | None = None
+    eta: float = 2e-4
+    stand_in_noise: tuple[float, ...] | None = None
 
     def simulate(self, seed: int) -> Trajectories:
         """The truth and the data of a seed: the same for every filter."""

@@ -36,4 +36,5 @@ benchmark = Benchmark(
     horizon=60,
     particles=2000,
     initial_state=(1.0, 0.0, 0.0),
+    eta=1e-2,
 )

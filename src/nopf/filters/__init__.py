@@ -1,5 +1,7 @@
 """Filters, and what they return."""
 
+from nopf.filters.auxiliary import AuxiliaryFilter as AuxiliaryFilter
+from nopf.filters.ensemble_kalman import EnsembleKalmanFilter as EnsembleKalmanFilter
 from nopf.filters.filter import Filter as Filter
 from nopf.filters.filter import FilterState as FilterState
 from nopf.filters.kalman import KalmanFilter as KalmanFilter

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.filters.posterior import Info, Posterior
 from nopf.gaussian import Numbers, as_float_array, is_traced
-from nopf.model import StateSpaceModel, Step, make_steps
+from nopf.model import StateSpaceModel, Step, finite_number, make_steps
+from nopf.space import EXTREME_LEVEL
 
 QUANTILES = (0.05, 0.5, 0.95)
 
@@ -49,6 +50,10 @@ class Filter(eqx.Module):
     def _ensemble(self, belief: Any) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Weighted particles that stand for a belief, for `keep="particles"`."""
 
+    def _moved_by(self) -> str:
+        """What can be to blame for a state that is no number."""
+        return "prior, transition or process_noise"
+
     def _check_steps(self, steps: Step) -> None:
         """Refuses steps that the filter cannot take. Most filters take all."""
 
@@ -59,7 +64,7 @@ class Filter(eqx.Module):
             key: random key; the filter's whole future depends on nothing else.
             time: the time of the prior.
         """
-        return FilterState(_initial_belief(self, key), 0, float(time))
+        return FilterState(_initial_belief(self, key), 0, finite_number(time, "time"))
 
     def step(
         self,
@@ -83,12 +88,22 @@ class Filter(eqx.Module):
             now = state.time + dt
             steps = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
         else:
-            start = float(state.time)
-            now = start + self.model.dt if time is None else float(time)
-            controls = None if control is None else as_float_array(control, "control")[None]
+            start, first = float(state.time), int(state.index) + 1
+            now = start + self.model.dt if time is None else finite_number(time, "time")
+            if now < start:
+                raise ValueError(
+                    f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
+                    f"and step {first - 1} at {start:.9g}"
+                )
+            if control is not None:
+                control = as_float_array(control, "control")
+                if control.ndim != 1:
+                    raise ValueError(f"control: expected a vector, got shape {control.shape}")
             times = None if time is None else [now]
-            steps = make_steps(self.model, 1, times, controls, start, int(state.index) + 1)
-            self._check_steps(steps)
+            controls = None if control is None else control[None]
+            steps = make_steps(self.model, 1, times, controls, start, first)
+            if first == 1:
+                self._check_steps(steps)
             steps = jax.tree.map(lambda leaf: leaf[0], steps)
         belief, info = _compiled_update(self, state.belief, observation, steps)
         self._raise_on_nan(info, steps)
@@ -101,7 +116,7 @@ class Filter(eqx.Module):
         key: PRNGKeyArray | None = None,
         times: Numbers | None = None,
         controls: Numbers | None = None,
-        start: float = 0.0,
+        start: float | None = None,
         keep: Literal["particles"] | None = None,
     ) -> Posterior:
         """Filters a whole series in one compiled call.
@@ -111,7 +126,7 @@ class Filter(eqx.Module):
             key: random key; gives the same particles as `init(key)` and `step` T times.
             times: `(T,)` observation times, not decreasing; every `model.dt` if left out.
             controls: `(T, u)` control inputs, row k acting over the interval before observation k.
-            start: the time of the prior.
+            start: the time of the prior, 0 if left out.
             keep: "particles" to keep the weighted particles of every step.
         """
         series = self._observations(ys, "time")
@@ -126,7 +141,7 @@ class Filter(eqx.Module):
         key: PRNGKeyArray | None = None,
         times: Numbers | None = None,
         controls: Numbers | None = None,
-        start: float = 0.0,
+        start: float | None = None,
         keep: Literal["particles"] | None = None,
     ) -> Posterior:
         """Filters B series of one shape in one compiled call.
@@ -145,7 +160,9 @@ class Filter(eqx.Module):
 
     def _observations(self, ys: Any, *axes: str) -> Any:
         width = self.model.observation_space.size
-        if not (isinstance(ys, jax.Array) or is_traced(ys)):
+        if isinstance(ys, np.ma.MaskedArray):
+            ys = np.ma.filled(ys.astype(float), np.nan)
+        elif not is_traced(ys):
             ys = np.asarray(ys)
         name = "ys" if axes else "y"
         shape = f"({', '.join([*axes, str(width)])})" if axes else f"({width},)"
@@ -159,17 +176,20 @@ class Filter(eqx.Module):
         if not jnp.issubdtype(ys.dtype, jnp.floating):
             raise TypeError(
                 f"{name}: expected floating-point numbers, got {ys.dtype}; integers cannot hold "
-                f"the NaN that marks a missing value: if none is missing, pass {name}.astype(float)"
+                "the NaN that marks a missing value: if none is missing, pass "
+                f"np.asarray({name}, float)"
             )
-        if isinstance(ys, np.ndarray) and np.any(np.isinf(ys)):
-            at = np.argwhere(np.isinf(ys))[0]
+        with np.errstate(over="ignore"):  # what overflows is reported below
+            series = ys.astype(jax.dtypes.canonicalize_dtype(float))
+        if isinstance(series, np.ndarray) and np.any(np.isinf(series)):
+            at = np.argwhere(np.isinf(series))[0]
             raise ValueError(
                 f"{name}: expected finite numbers or NaN for missing, "
                 f"got {ys[tuple(at)]} at position {tuple(int(i) for i in at)}"
             )
-        return ys.astype(jax.dtypes.canonicalize_dtype(float))
+        return series
 
-    def _steps(self, ys: Any, times: Any, controls: Any, start: float, keep: Any) -> Step:
+    def _steps(self, ys: Any, times: Any, controls: Any, start: float | None, keep: Any) -> Step:
         if keep not in (None, "particles"):
             raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
         steps = make_steps(self.model, ys.shape[-2], times, controls, start)
@@ -198,7 +218,7 @@ class Filter(eqx.Module):
         if is_traced(infos):
             return
         for counted, what in [
-            (infos.nan_states, "new states: look for the cause in transition or process_noise"),
+            (infos.nan_states, f"new states: look for the cause in {self._moved_by()}"),
             (infos.nan_weights, "weights: look for the cause in the observation functions"),
         ]:
             count = np.atleast_1d(np.asarray(counted))
@@ -209,7 +229,7 @@ class Filter(eqx.Module):
             time = np.atleast_1d(np.asarray(steps.time))[at[-1]]
             series = f" of series {at[0]}" if len(at) > 1 else ""
             raise FloatingPointError(
-                f"NaN at step {index}{series} (time {time:.9g}) in {count[at]} {what}"
+                f"NaN or infinite at step {index}{series} (time {time:.9g}) in {count[at]} {what}"
             )
 
 
@@ -242,7 +262,23 @@ def _compiled_batch(flt: Filter, keys: Any, ys: Array, steps: Step, keep: bool) 
 
 
 def check_quantiles(levels: Any) -> tuple[float, ...]:
-    levels = tuple(float(level) for level in levels)
-    if not all(0 < level < 1 for level in levels):
-        raise ValueError(f"quantiles: expected levels between 0 and 1, got {levels}")
+    levels = tuple(float(level) for level in np.atleast_1d(levels))
+    if not all(EXTREME_LEVEL <= level <= 1 - EXTREME_LEVEL for level in levels):
+        raise ValueError(
+            f"quantiles: expected levels from {EXTREME_LEVEL} to {1 - EXTREME_LEVEL}, got {levels}"
+        )
     return levels
+
+
+def check_model(model: StateSpaceModel) -> StateSpaceModel:
+    """The model, if it is one."""
+    if not isinstance(model, StateSpaceModel):
+        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
+    return model
+
+
+def check_key(key: Any) -> PRNGKeyArray:
+    """The key, if there is one."""
+    if key is None or isinstance(key, int | float):
+        raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
+    return key

@@ -1,7 +1,5 @@
 """KalmanFilter: the exact answer for linear-Gaussian models."""
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,9 +9,10 @@ import jax.scipy.linalg
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_quantiles
+from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
 from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
+from nopf.linear import linearise, why_not_linear
 from nopf.model import StateSpaceModel, Step, positive_integer
 
 
@@ -48,14 +47,13 @@ class KalmanFilter(Filter):
         *,
         quantiles: tuple[float, ...] = QUANTILES,
     ):
-        self.model = model
+        self.model = check_model(model)
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
-        _require_linear_gaussian(model)
+        _refuse(_why_not_linear_gaussian(model))
 
     def _check_steps(self, steps: Step) -> None:
-        if self.model.reads_control:
-            _require_linear(self.model, jax.tree.map(lambda leaf: leaf[0], steps))
+        _refuse(_why_not_linear(self.model, steps))
 
     def _initial_belief(self, key: PRNGKeyArray | None) -> GaussianBelief:
         prior = self.model.prior
@@ -65,11 +63,11 @@ class KalmanFilter(Filter):
         self, belief: GaussianBelief, y: Float[Array, " m"], step: Step
     ) -> tuple[GaussianBelief, Info]:
         model = self.model
-        mean, motion = _linearise(lambda x: model.skeleton(x, step), belief.mean)
+        mean, motion = linearise(lambda x: model.skeleton(x, step), belief.mean)
         cov = motion @ belief.cov @ motion.T + model.process_noise_at(step).covariance
 
         observed = ~jnp.isnan(y)
-        _, matrix = _linearise(lambda x: model.predict_observation(x, step), mean)
+        _, matrix = linearise(lambda x: model.predict_observation(x, step), mean)
         matrix = jnp.where(observed[:, None], matrix, 0)
         noise = model.observation_noise_at(step).marginal(observed).covariance
         innovation = model.innovation(y, mean, step)
@@ -108,55 +106,29 @@ class KalmanFilter(Filter):
             raise TypeError("key: keep='particles' draws from the posterior; pass key=")
         n, d = self.particles, belief.mean.size
         noise = jax.random.normal(jax.random.split(belief.key)[1], (n, d))
-        samples = belief.mean[None] + noise @ jnp.linalg.cholesky(belief.cov).T
+        # By eigenvalues: a covariance that rounding has left singular still has samples.
+        values, vectors = jnp.linalg.eigh(belief.cov)
+        samples = belief.mean[None] + noise @ (vectors * jnp.sqrt(jnp.maximum(values, 0))[None]).T
         return samples, jnp.full(n, -np.log(n), float)
 
 
-def _linearise(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
-    """The value and the Jacobian at `x`."""
-
-    def twice(x: Array) -> tuple[Array, Array]:
-        value = function(x)
-        return value, value
-
-    jacobian, value = jax.jacfwd(twice, has_aux=True)(x)
-    return value, jacobian
-
-
-def _require_linear_gaussian(model: StateSpaceModel) -> None:
+def _why_not_linear_gaussian(model: StateSpaceModel) -> str | None:
     if not isinstance(model.prior, Gaussian):
-        _refuse(f"this prior is {type(model.prior).__name__}, not nopf.Gaussian")
+        return f"the prior is {type(model.prior).__name__}, not nopf.Gaussian"
     if model.custom_log_prob is not None:
-        _refuse("this observation noise is not Gaussian (it has observation_log_prob)")
+        return "the observation noise is not Gaussian (it has observation_log_prob)"
     if model.space.angles or model.observation_space.angles:
-        _refuse("this one has angles, which wrap")
-    if not model.reads_control:
-        for index in (1, 2, 10):
-            dt = jnp.asarray(model.dt, float)
-            _require_linear(model, Step(jnp.asarray(index, jnp.int32), index * dt, dt))
+        return "it has angles, which wrap"
+    return _why_not_linear(model)
 
 
-def _require_linear(model: StateSpaceModel, step: Step) -> None:
-    """Compares each function with its tangent at the prior mean, far away from it."""
-    centre = jnp.asarray(model.prior.mean, float)
-    far = centre[None] + 10 * model.prior.std[None] * jax.random.normal(
-        jax.random.key(0), (8, centre.size)
-    )
-    for name, function in [
-        ("transition", model.skeleton),
-        ("observation", model.predict_observation),
-    ]:
-        at_step = functools.partial(function, step=step)
-        value, jacobian = _linearise(at_step, centre)
-        tangent = value[None] + (far - centre[None]) @ jacobian.T
-        actual = jax.vmap(at_step)(far)
-        size = np.max(np.abs(np.asarray(actual)), initial=1e-6)
-        if not np.allclose(actual, tangent, rtol=0, atol=1e-4 * size):
-            _refuse(f"this {name} is not linear in the state")
+def _why_not_linear(model: StateSpaceModel, steps: Step | None = None) -> str | None:
+    return why_not_linear(model, "transition", steps) or why_not_linear(model, "observation", steps)
 
 
-def _refuse(reason: str) -> None:
-    raise ValueError(
-        f"model: KalmanFilter is exact for linear-Gaussian models only, and {reason}; "
-        "use nopf.ParticleFilter"
-    )
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise ValueError(
+            f"model: KalmanFilter is exact for linear-Gaussian models only, but {reason}; "
+            "use nopf.ParticleFilter or nopf.EnsembleKalmanFilter"
+        )

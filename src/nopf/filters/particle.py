@@ -1,5 +1,6 @@
 """ParticleFilter: weighted particles, moved by any proposal."""
 
+import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_quantiles
+from nopf.filters.filter import QUANTILES, Filter, check_key, check_model, check_quantiles
 from nopf.filters.posterior import Info
 from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals import Proposal, TransitionProposal
+from nopf.proposals import Move, Proposal, TransitionProposal
 from nopf.resampling import Resampling, effective_sample_size, should_resample, systematic
 
 
@@ -31,7 +32,109 @@ class Particles(NamedTuple):
     memory: Any
 
 
-class ParticleFilter(Filter):
+class Selection(NamedTuple):
+    """Ancestors of a step, before they move.
+
+    Attributes:
+        states: `(N, d)`.
+        log_weights: `(N,)` what they carry over from the selection.
+        memory: what the proposal carries per particle.
+        log_evidence: the share of the evidence that the selection itself has earned.
+    """
+
+    states: Float[Array, "n d"]
+    log_weights: Float[Array, " n"]
+    memory: Any
+    log_evidence: Float[Array, ""]
+
+
+class ParticleEngine(Filter):
+    """What all filters with weighted particles share: moving, weighing and summing up.
+
+    A filter of this kind says how it selects the ancestors of a step.
+    """
+
+    model: eqx.AbstractVar[StateSpaceModel]
+    proposal: eqx.AbstractVar[Proposal]
+    particles: eqx.AbstractVar[int]
+    resampling: eqx.AbstractVar[Resampling]
+    quantiles: eqx.AbstractVar[tuple[float, ...]]
+
+    @abc.abstractmethod
+    def _select(
+        self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
+    ) -> Selection:
+        """The ancestors of this step."""
+
+    def _initial_belief(self, key: PRNGKeyArray | None) -> Particles:
+        key, prior_key = jax.random.split(check_key(key))
+        n = self.particles
+        states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
+        memory = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
+            _as_arrays(self.proposal.initial_memory(self.model)),
+        )
+        return Particles(key, states, self._equal_weights(), memory)
+
+    def _update(
+        self, belief: Particles, y: Float[Array, " m"], step: Step
+    ) -> tuple[Particles, Info]:
+        key, resample_key, move_key = jax.random.split(belief.key, 3)
+        ancestors = self._select(resample_key, belief, y, step)
+        keys = jax.random.split(move_key, self.particles)
+        move = jax.vmap(self.proposal.propose, in_axes=(0, None, 0, None, None, 0))(
+            keys, self.model, ancestors.states, y, step, ancestors.memory
+        )
+        updated = ancestors.log_weights + move.log_weight
+        top = jnp.max(updated)
+        collapsed = top == -jnp.inf
+
+        def blind() -> Array:
+            # As if nothing had been observed: what the proposal made of y does not count.
+            step_on = jax.vmap(self.model.sample_transition, in_axes=(0, 0, None))
+            return step_on(keys, ancestors.states, step)
+
+        states = self.model.space.wrap(jax.lax.cond(collapsed, blind, lambda: move.state))
+        # The largest is taken off first: log-likelihoods can be so large that their digits end
+        # above the decimal point.
+        relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
+        total = jax.nn.logsumexp(relative)
+        belief = Particles(key, states, relative - total, move.memory)
+        log_evidence = jnp.where(collapsed, -jnp.inf, ancestors.log_evidence + top + total)
+        return belief, self._info(belief, log_evidence, collapsed)
+
+    def _moved_by(self) -> str:
+        if isinstance(self.proposal, TransitionProposal):
+            return super()._moved_by()
+        return f"prior, transition, process_noise or {type(self.proposal).__name__}"
+
+    def _resample(self, key: PRNGKeyArray, belief: Particles, log_weights: Array) -> Any:
+        """Indices drawn with these weights, and the states and memory that go with them."""
+        ancestors = self.resampling(key, log_weights)
+        return ancestors, *jax.tree.map(
+            lambda leaf: leaf[ancestors], (belief.states, belief.memory)
+        )
+
+    def _info(self, belief: Particles, log_evidence: Array, collapsed: Array) -> Info:
+        ess = effective_sample_size(belief.log_weights)
+        return Info.of_particles(
+            self.model.space,
+            belief.states,
+            belief.log_weights,
+            self.quantiles,
+            log_evidence=log_evidence,
+            ess=jnp.where(collapsed, 0, ess),
+            collapsed=collapsed,
+        )
+
+    def _equal_weights(self) -> Float[Array, " n"]:
+        return jnp.full(self.particles, -np.log(self.particles), float)
+
+    def _ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        return belief.states, belief.log_weights
+
+
+class ParticleFilter(ParticleEngine):
     """A particle filter. With the default proposal it is the bootstrap filter.
 
     Args:
@@ -42,14 +145,17 @@ class ParticleFilter(Filter):
         ess_threshold: resample when the effective sample size is below this share of N: 1 at every
             step (as the paper does), 0 never.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
+
+    Gradients through `run` leave out how resampling depends on parameters; those of the evidence
+    are therefore biased.
     """
 
     model: StateSpaceModel
     proposal: Proposal
     particles: int = eqx.field(static=True)
     resampling: Resampling = eqx.field(static=True)
-    ess_threshold: float = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
+    ess_threshold: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -61,84 +167,77 @@ class ParticleFilter(Filter):
         ess_threshold: float = 1.0,
         quantiles: tuple[float, ...] = QUANTILES,
     ):
-        self.model = model
-        self.proposal = TransitionProposal() if proposal is None else proposal
-        if not isinstance(self.proposal, Proposal):
-            raise TypeError(f"proposal: expected a nopf.Proposal, got {proposal!r}")
+        self.model = check_model(model)
+        self.proposal = check_proposal(proposal, model)
         self.particles = positive_integer(particles, "particles")
-        if not callable(resampling):
-            raise TypeError(
-                "resampling: expected nopf.systematic, stratified, residual, multinomial or a "
-                f"function (key, log_weights) -> ancestors, got {resampling!r}"
-            )
-        self.resampling = resampling
+        self.resampling = check_resampling(resampling)
+        self.quantiles = check_quantiles(quantiles)
         self.ess_threshold = float(ess_threshold)
         if not 0 <= self.ess_threshold <= 1:
             raise ValueError(f"ess_threshold: expected a number from 0 to 1, got {ess_threshold}")
-        self.quantiles = check_quantiles(quantiles)
 
-    def _initial_belief(self, key: PRNGKeyArray | None) -> Particles:
-        if key is None:
-            raise TypeError("key: expected a random key, for example jax.random.key(0), got None")
-        key, prior_key = jax.random.split(key)
-        n = self.particles
-        states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
-        memory = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
-            self.proposal.initial_memory(self.model),
-        )
-        return Particles(key, states, self._equal_weights(), memory)
-
-    def _update(
-        self, belief: Particles, y: Float[Array, " m"], step: Step
-    ) -> tuple[Particles, Info]:
-        key, resample_key, move_key = jax.random.split(belief.key, 3)
-        states, log_weights, memory = self._resample(resample_key, belief)
-        keys = jax.random.split(move_key, self.particles)
-        move = jax.vmap(self.proposal.propose, in_axes=(0, None, 0, None, None, 0))(
-            keys, self.model, states, y, step, memory
-        )
-        updated = log_weights + move.log_weight
-        log_evidence = jax.nn.logsumexp(updated)
-        collapsed = log_evidence == -jnp.inf
-        updated = jnp.where(collapsed, log_weights, updated - log_evidence)
-        belief = Particles(key, move.state, updated, move.memory)
-        return belief, self._info(belief, log_evidence, collapsed)
-
-    def _resample(self, key: PRNGKeyArray, belief: Particles) -> tuple[Array, Array, Any]:
-        current = (belief.states, belief.log_weights, belief.memory)
+    def _select(
+        self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
+    ) -> Selection:
+        current = Selection(belief.states, belief.log_weights, belief.memory, jnp.zeros(()))
         if self.ess_threshold == 0:
             return current
 
-        def resampled(belief: Particles) -> tuple[Array, Array, Any]:
-            ancestors = self.resampling(key, belief.log_weights)
-            states, memory = jax.tree.map(
-                lambda leaf: leaf[ancestors], (belief.states, belief.memory)
-            )
-            return states, self._equal_weights(), memory
+        def resampled() -> Selection:
+            _, states, memory = self._resample(key, belief, belief.log_weights)
+            return current._replace(states=states, log_weights=self._equal_weights(), memory=memory)
 
         due = should_resample(belief.log_weights, self.ess_threshold)
-        return jax.lax.cond(due, resampled, lambda _: current, belief)
+        return jax.lax.cond(due, resampled, lambda: current)
 
-    def _info(self, belief: Particles, log_evidence: Array, collapsed: Array) -> Info:
-        space, weights = self.model.space, jnp.exp(belief.log_weights)
-        mean = space.mean(belief.states, weights)
-        cov = space.covariance(belief.states, weights, mean)
-        std = jnp.sqrt(jnp.diagonal(cov))
-        ess = effective_sample_size(belief.log_weights)
-        return Info(
-            mean=mean,
-            cov=cov,
-            quantiles=space.quantiles(belief.states, weights, self.quantiles, mean, std),
-            log_evidence=log_evidence,
-            ess=jnp.where(collapsed, 0, ess),
-            collapsed=collapsed,
-            nan_states=jnp.sum(jnp.any(jnp.isnan(belief.states), axis=1)),
-            nan_weights=jnp.sum(jnp.isnan(belief.log_weights)),
+
+def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposal:
+    """The proposal (the transition if None), if it fits the model and moves one particle."""
+    if proposal is None:
+        return TransitionProposal()
+    if not isinstance(proposal, Proposal):
+        raise TypeError(f"proposal: expected a nopf.Proposal, got {proposal!r}")
+    proposal.check(model)
+    if model.reads_control:
+        return proposal
+    name = type(proposal).__name__
+    memory = _as_arrays(proposal.initial_memory(model))
+    d, m = model.space.size, model.observation_space.size
+    move = eqx.filter_eval_shape(
+        proposal.propose,
+        jax.random.key(0),
+        model,
+        jnp.zeros(d),
+        jnp.zeros(m),
+        model.nominal_step(),
+        memory,
+    )
+    if not isinstance(move, Move):
+        raise TypeError(f"proposal: expected {name}.propose to return a nopf.Move, got {move!r}")
+    for part, shape in [("state", (d,)), ("log_weight", ())]:
+        got = jnp.shape(getattr(move, part))
+        if got != shape:
+            raise ValueError(
+                f"proposal: expected {name}.propose to return a {part} of shape {shape}, got {got}"
+            )
+    kept, carried = (jax.tree.map(jnp.shape, value) for value in (memory, move.memory))
+    if kept != carried:
+        raise ValueError(
+            f"proposal: expected {name}.propose to return memory like that of initial_memory, "
+            f"{kept}, got {carried}"
         )
+    return proposal
 
-    def _equal_weights(self) -> Float[Array, " n"]:
-        return jnp.full(self.particles, -np.log(self.particles), float)
 
-    def _ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        return belief.states, belief.log_weights
+def _as_arrays(memory: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), memory)
+
+
+def check_resampling(resampling: Resampling) -> Resampling:
+    """The resampling scheme, if it is one."""
+    if not callable(resampling):
+        raise TypeError(
+            "resampling: expected nopf.systematic, stratified, residual, multinomial or a "
+            f"function (key, log_weights) -> ancestors, got {resampling!r}"
+        )
+    return resampling

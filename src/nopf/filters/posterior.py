@@ -3,9 +3,12 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+from nopf.space import Space
 
 
 class Info(NamedTuple):
@@ -20,7 +23,8 @@ class Info(NamedTuple):
             without weights.
         collapsed: whether every weight was zero. The step then counts as one without observation:
             particles move on with the weights they had, and its log-evidence is −∞.
-        nan_states, nan_weights: how many particles came out as NaN.
+        nan_states, nan_weights: how many particles came out as NaN (or infinite). `step` and `run`
+            raise on these, except under your own `jax.jit`, where nothing can be raised.
     """
 
     mean: Float[Array, "*t d"]
@@ -36,6 +40,33 @@ class Info(NamedTuple):
     def std(self) -> Float[Array, "*t d"]:
         """Posterior standard deviations."""
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=-2, axis2=-1))
+
+    @staticmethod
+    def of_particles(
+        space: Space,
+        states: Float[Array, "n d"],
+        log_weights: Float[Array, " n"],
+        levels: tuple[float, ...],
+        *,
+        log_evidence: Float[Array, ""],
+        ess: Float[Array, ""] | None,
+        collapsed: Bool[Array, ""],
+    ) -> "Info":
+        """Sums up particles with normalised log-weights."""
+        weights = jax.nn.softmax(log_weights)
+        mean = space.mean(states, weights)
+        cov = space.covariance(states, weights, mean)
+        std = jnp.sqrt(jnp.diagonal(cov))
+        return Info(
+            mean=mean,
+            cov=cov,
+            quantiles=space.quantiles(states, weights, levels, mean, std),
+            log_evidence=log_evidence,
+            ess=ess,
+            collapsed=collapsed,
+            nan_states=jnp.sum(jnp.any(~jnp.isfinite(states), axis=1)),
+            nan_weights=jnp.sum(jnp.isnan(log_weights)),
+        )
 
 
 class Posterior(eqx.Module):
@@ -53,7 +84,8 @@ class Posterior(eqx.Module):
         particles: `(T, N, d)` before resampling; only with `keep="particles"`.
         log_weights: `(T, N)`, normalised; only with `keep="particles"`.
         times: `(T,)`.
-        state: where the filter stands after the last observation; go on with `flt.step(state, y)`.
+        state: where the filter stands after the last observation; go on with `flt.step(state, y)`
+            (after `run_batch` it has a leading axis too).
         state_names, quantile_levels: what the columns of the above mean.
     """
 

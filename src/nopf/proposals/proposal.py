@@ -47,6 +47,16 @@ class Proposal(eqx.Module):
             memory: what the particle's last move carried.
         """
 
+    def check(self, model: StateSpaceModel) -> None:
+        """Refuses a model that the proposal does not fit, saying why and what does."""
+
     def initial_memory(self, model: StateSpaceModel) -> Any:
         """What a particle carries at time zero."""
         return None
+
+
+def why_not_gaussian(model: StateSpaceModel) -> str | None:
+    """None if the observation noise is Gaussian."""
+    if model.custom_log_prob is not None:
+        return "this model has observation_log_prob instead of observation_noise"
+    return None

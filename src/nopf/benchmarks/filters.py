@@ -1,0 +1,42 @@
+"""The filters by their short names, set up for a benchmark as the paper does."""
+
+from collections.abc import Callable
+
+from nopf.benchmarks.benchmark import Benchmark
+from nopf.filters import (
+    AuxiliaryFilter,
+    EnsembleKalmanFilter,
+    Filter,
+    KalmanFilter,
+    ParticleFilter,
+)
+from nopf.proposals import (
+    InnerSamplingProposal,
+    LinearisedProposal,
+    NudgedProposal,
+    OptimalProposal,
+    UnscentedProposal,
+)
+
+FILTERS: dict[str, Callable[[Benchmark, int], Filter]] = {
+    "kf": lambda b, n: KalmanFilter(b.model, n),
+    "enkf": lambda b, n: EnsembleKalmanFilter(b.model, n),
+    "bpf": lambda b, n: ParticleFilter(b.model, None, n),
+    "apf": lambda b, n: AuxiliaryFilter(b.model, None, n),
+    "upf": lambda b, n: ParticleFilter(b.model, UnscentedProposal(b.stand_in_noise), n),
+    "nupf": lambda b, n: ParticleFilter(b.model, NudgedProposal(n, b.eta), n),
+    "ispf": lambda b, n: ParticleFilter(b.model, InnerSamplingProposal(), n),
+    "opf": lambda b, n: ParticleFilter(b.model, OptimalProposal(), n),
+    "lpf": lambda b, n: ParticleFilter(b.model, LinearisedProposal(), n),
+}
+
+
+def make_filter(name: str, benchmark: Benchmark, particles: int | None = None) -> Filter:
+    """A filter by its short name; with the paper's number of particles if none is given.
+
+    Raises:
+        ValueError: if the name is unknown, or if the filter does not fit the benchmark's model.
+    """
+    if name not in FILTERS:
+        raise ValueError(f"filter: expected one of {', '.join(FILTERS)}, got {name!r}")
+    return FILTERS[name](benchmark, benchmark.particles if particles is None else particles)

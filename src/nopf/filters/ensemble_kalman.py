@@ -1,0 +1,101 @@
+"""EnsembleKalmanFilter: equally weighted members, moved by a gain that they estimate themselves."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.filters.filter import QUANTILES, Filter, check_key, check_model, check_quantiles
+from nopf.filters.posterior import Info
+from nopf.gaussian import Gaussian
+from nopf.model import StateSpaceModel, Step, positive_integer
+
+
+class Ensemble(NamedTuple):
+    """`(N, d)` equally weighted members, and the random key for the steps to come."""
+
+    key: PRNGKeyArray
+    states: Float[Array, "n d"]
+
+
+class EnsembleKalmanFilter(Filter):
+    """The stochastic ensemble Kalman filter.
+
+    Each member is forecast with noise and corrected towards the observation by its own synthetic
+    noisy observation. Exact for linear-Gaussian models with infinitely many members; otherwise a
+    Gaussian approximation, and so is its log-evidence. Angles are averaged on the circle and
+    differenced the short way round.
+
+    Args:
+        model: the model.
+        particles: how many members, N.
+        quantiles: levels that `info` and the posterior report; `()` saves the time.
+    """
+
+    model: StateSpaceModel
+    particles: int = eqx.field(static=True)
+    quantiles: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: StateSpaceModel,
+        particles: int = 1000,
+        *,
+        quantiles: tuple[float, ...] = QUANTILES,
+    ):
+        self.model = check_model(model)
+        self.particles = positive_integer(particles, "particles")
+        self.quantiles = check_quantiles(quantiles)
+
+    def _initial_belief(self, key: PRNGKeyArray | None) -> Ensemble:
+        key, prior_key = jax.random.split(check_key(key))
+        keys = jax.random.split(prior_key, self.particles)
+        return Ensemble(key, jax.vmap(self.model.sample_prior)(keys))
+
+    def _update(self, belief: Ensemble, y: Float[Array, " m"], step: Step) -> tuple[Ensemble, Info]:
+        model, space, y_space = self.model, self.model.space, self.model.observation_space
+        key, *keys = jax.random.split(belief.key, 3)
+        move_keys, see_keys = (jax.random.split(k, self.particles) for k in keys)
+        move, see = model.sample_transition, model.sample_observation
+        states = jax.vmap(move, in_axes=(0, 0, None))(move_keys, belief.states, step)
+        seen = jax.vmap(see, in_axes=(0, 0, None))(see_keys, states, step)
+
+        weights = jnp.exp(self._log_weights())
+        observed = ~jnp.isnan(y)
+        delta = space.difference(states, space.mean(states, weights)[None])
+        seen_mean = y_space.mean(seen, weights)
+        seen_delta = jnp.where(observed[None], y_space.difference(seen, seen_mean[None]), 0)
+        cross = delta.T @ seen_delta / self.particles
+        spread = seen_delta.T @ seen_delta / self.particles
+        # A coordinate left out has no covariance with anything, and adds nothing to the evidence.
+        spread = spread + jnp.diag(jnp.where(observed, 0, 0.5 / np.pi))
+        gain = jnp.linalg.solve(spread, cross.T).T
+
+        def innovation(seen: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
+            known = jnp.where(observed, y, 0)
+            difference = y_space.difference(known.reshape((1,) * (seen.ndim - 1) + (-1,)), seen)
+            return jnp.where(observed.reshape((1,) * (seen.ndim - 1) + (-1,)), difference, 0)
+
+        belief = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
+        surprise = Gaussian(jnp.zeros(y.size), spread).log_prob(innovation(seen_mean))
+        return belief, self._info(belief, surprise)
+
+    def _info(self, belief: Ensemble, log_evidence: Array) -> Info:
+        return Info.of_particles(
+            self.model.space,
+            belief.states,
+            self._log_weights(),
+            self.quantiles,
+            log_evidence=log_evidence,
+            ess=None,
+            collapsed=jnp.zeros((), bool),
+        )
+
+    def _log_weights(self) -> Float[Array, " n"]:
+        return jnp.full(self.particles, -np.log(self.particles), float)
+
+    def _ensemble(self, belief: Ensemble) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        return belief.states, self._log_weights()

@@ -1,0 +1,109 @@
+"""Linear algebra on models: tangents, tests of linearity, and small systems for many particles."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from nopf.gaussian import is_traced
+from nopf.model import StateSpaceModel, Step
+
+
+def linearise(
+    function: Callable[[Array], Array], x: Float[Array, " d"]
+) -> tuple[Float[Array, " m"], Float[Array, "m d"]]:
+    """The value and the Jacobian at `x`."""
+
+    def twice(x: Array) -> tuple[Array, Array]:
+        value = function(x)
+        return value, value
+
+    jacobian, value = jax.jacfwd(twice, has_aux=True)(x)
+    return value, jacobian
+
+
+def why_not_linear(model: StateSpaceModel, name: str, steps: Step | None = None) -> str | None:
+    """None if the `transition` or the `observation` is linear (affine) in the state.
+
+    Compares the function with its tangent at a draw of the prior, far away from it: at `steps`,
+    with a leading time axis, or at a few of a regular grid. A model that reads controls can be
+    judged only at `steps`.
+    """
+    if is_traced((model, steps)):
+        return None
+    if steps is None:
+        if model.reads_control:
+            return None
+        steps = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves), *(model.nominal_step(index) for index in (1, 2, 10))
+        )
+    bent = np.asarray(_is_bent(model, name == "transition", steps))
+    if not bent.any():
+        return None
+    return f"the {name} is not linear in the state (at step {int(steps.index[np.argmax(bent)])})"
+
+
+@eqx.filter_jit
+def _is_bent(model: StateSpaceModel, moving: bool, steps: Step) -> Bool[Array, " t"]:
+    function = model.skeleton if moving else model.predict_observation
+    draws = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), 9))
+    centre = draws[0]
+    far = centre[None] + 10 * (draws[1:] - centre[None])
+
+    def at(step: Step) -> Bool[Array, ""]:
+        value, jacobian = linearise(lambda x: function(x, step), centre)
+        tangent = value[None] + (far - centre[None]) @ jacobian.T
+        actual = jax.vmap(lambda x: function(x, step))(far)
+        # Rounding is relative to the numbers that went in, coordinate by coordinate.
+        size = (
+            jnp.max(jnp.abs(actual), axis=0) + jnp.max(jnp.abs(far), axis=0) @ jnp.abs(jacobian).T
+        )
+        return jnp.any(jnp.abs(actual - tangent) > 1e-4 * (size + 1e-6)[None])
+
+    return jax.lax.map(at, steps)
+
+
+# A matrix as scalars, each of which is one array over particles: written out entry by entry, XLA
+# vectorises a factorisation over particles, where LAPACK is called once for each.
+Columns = list[list[Any]]
+
+
+def cholesky(matrix: Columns, smallest_pivot: float = 0.0) -> Columns:
+    """Lower factor L with L Lᵀ = matrix; only the lower triangle is read and written.
+
+    A pivot below `smallest_pivot` is raised to it.
+    """
+    size = len(matrix)
+    factor: Columns = []
+    for i in range(size):
+        row: list[Any] = []
+        for j in range(i):
+            dot = sum((row[k] * factor[j][k] for k in range(j)), start=0.0)
+            row.append((matrix[i][j] - dot) / factor[j][j])
+        dot = sum((entry * entry for entry in row), start=0.0)
+        row.append(jnp.sqrt(jnp.maximum(matrix[i][i] - dot, smallest_pivot)))
+        factor.append(row)
+    return factor
+
+
+def solve_lower(factor: Columns, right: list[Any]) -> list[Any]:
+    """x with L x = right, whose entries may be scalars or rows."""
+    solution: list[Any] = []
+    for i, row in enumerate(factor):
+        dot = sum((row[k] * solution[k] for k in range(i)), start=0.0)
+        solution.append((right[i] - dot) / row[i])
+    return solution
+
+
+def solve_upper(factor: Columns, right: list[Any]) -> list[Any]:
+    """x with Lᵀ x = right."""
+    size = len(factor)
+    solution: list[Any] = [None] * size
+    for i in reversed(range(size)):
+        dot = sum((factor[k][i] * solution[k] for k in range(i + 1, size)), start=0.0)
+        solution[i] = (right[i] - dot) / factor[i][i]
+    return solution
