@@ -95,6 +95,7 @@ def test_wrong_types_are_named_without_the_type_checker_of_the_tests():
     names = [
         "prior",
         "transition",
+        "x",
         "model",
         "key",
         "particles",

@@ -90,10 +90,11 @@ def log_permanent(fit: list[list[Float[Array, ""]]]) -> Float[Array, ""]:
         c, d = (k for k in range(4) if k not in (a, b))
         first, second = fit[0][a] + fit[1][b], fit[0][b] + fit[1][a]
         third, fourth = fit[2][c] + fit[3][d], fit[2][d] + fit[3][c]
-        best.append(jnp.maximum(first, second) + jnp.maximum(third, fourth))
-        ratio.append(
-            (1 + jnp.exp(-jnp.abs(first - second))) * (1 + jnp.exp(-jnp.abs(third - fourth)))
-        )
+        front, back = jnp.maximum(first, second), jnp.maximum(third, fourth)
+        best.append(front + back)
+        # The smaller term is the sum less the larger: unlike |a − b| it has a gradient at a tie.
+        lesser = jnp.exp(first + second - 2 * front), jnp.exp(third + fourth - 2 * back)
+        ratio.append((1 + lesser[0]) * (1 + lesser[1]))
     top = best[0]
     for value in best[1:]:
         top = jnp.maximum(top, value)
