@@ -74,13 +74,12 @@ class EnsembleKalmanFilter(Filter):
         spread = spread + jnp.diag(jnp.where(observed, 0, 0.5 / np.pi))
         gain = jnp.linalg.solve(spread, cross.T).T
 
-        def innovation(seen: Float[Array, "*n m"]) -> Float[Array, "*n m"]:
-            known = jnp.where(observed, y, 0)
-            difference = y_space.difference(known.reshape((1,) * (seen.ndim - 1) + (-1,)), seen)
-            return jnp.where(observed.reshape((1,) * (seen.ndim - 1) + (-1,)), difference, 0)
+        def innovation(seen: Float[Array, "n m"]) -> Float[Array, "n m"]:
+            known = jnp.where(observed, y, 0)[None]
+            return jnp.where(observed[None], y_space.difference(known, seen), 0)
 
         belief = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
-        surprise = Gaussian(jnp.zeros(y.size), spread).log_prob(innovation(seen_mean))
+        surprise = Gaussian(jnp.zeros(y.size), spread).log_prob(innovation(seen_mean[None])[0])
         return belief, self._info(belief, surprise)
 
     def _info(self, belief: Ensemble, log_evidence: Array) -> Info:
