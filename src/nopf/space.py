@@ -71,8 +71,8 @@ class Space(eqx.Module):
             points: one row a point.
             weights: non-negative, summing to one.
         """
-        # About the heaviest point: far from zero, rounding of the weights would move the mean.
-        centre = points[jnp.argmax(weights)]
+        # Twice: far from zero, weights that sum to one only up to rounding would move the mean.
+        centre = weights @ points
         mean = centre + weights @ (points - centre[None])
         if self.angles:
             index = np.asarray(self.angles)

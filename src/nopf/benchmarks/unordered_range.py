@@ -73,9 +73,9 @@ def observation_log_prob(
     """Averages over all 24 ways to match returns and anchors."""
     # Without the barriers XLA computes each range anew for each of its uses: five times slower, and
     # a gradient that takes seconds.
-    expected = jax.lax.optimization_barrier(ranges(x))
+    expected = jax.lax.optimization_barrier(jnp.stack(ranges(x)))
     fit = jax.lax.optimization_barrier(
-        [[-0.5 * ((y[i] - r) / RANGE_NOISE) ** 2 for r in expected] for i in range(4)]
+        [[-0.5 * ((y[i] - expected[j]) / RANGE_NOISE) ** 2 for j in range(4)] for i in range(4)]
     )
     by_range = log_permanent(fit) - np.log(24) - 4 * (np.log(RANGE_NOISE) + 0.5 * LOG_2PI)
     noise = Gaussian(np.zeros(3), ODOMETRY_NOISE)

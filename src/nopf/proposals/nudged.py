@@ -42,8 +42,10 @@ class NudgedProposal(Proposal):
         memory: Any = None,
     ) -> Move:
         move_key, choice_key = jax.random.split(key)
-        state = model.sample_transition(move_key, ancestor, step)
+        # The barriers keep XLA from drawing the noise anew for every use of the state.
+        state = jax.lax.optimization_barrier(model.sample_transition(move_key, ancestor, step))
         gradient = jax.grad(model.log_likelihood, argnums=1)(y, state, step)
+        gradient = jax.lax.optimization_barrier(gradient)
         chosen = jax.random.bernoulli(choice_key, self.particles**-0.5)
         state = model.space.wrap(state + jnp.where(chosen, self.eta, 0) * gradient)
         return Move(state, model.log_likelihood(y, state, step), memory)
