@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types format clean
+.PHONY: setup demo test test-all lint types format clean
 
 setup: $(READY)
 
@@ -33,6 +33,9 @@ format: $(READY)
 
 test: lint types
 	$(BIN)/python -m pytest
+
+test-all: lint types
+	$(BIN)/python -m pytest -m ''
 
 clean:
 	rm -rf $(VENV) demo results .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -141,6 +141,7 @@ def test_gradient_of_the_unordered_likelihood_is_right_at_a_tie():
     np.testing.assert_allclose(jax.grad(value)(r), jax.grad(plain)(r), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_filters_run_on_every_benchmark_they_fit(name):
     """Two steps each; what does not fit is refused by name."""
@@ -168,6 +169,7 @@ def test_unknown_filter_is_named():
         make_filter("foo", BENCHMARKS["range-only"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "short", "low", "high"),
     [

@@ -13,7 +13,10 @@ RUNS, STEPS = 200, 8
 UNBIASED = ["bpf", "opf", "lpf", "upf", "ispf", "apf"]
 
 
-@pytest.fixture(scope="module", params=[*UNBIASED, "nupf", "enkf", "kf"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ispf", "upf", "bpf", "kf")]
+
+
+@pytest.fixture(scope="module", params=["opf", "lpf", "apf", "nupf", "enkf", *SLOW])
 def runs(request):
     """200 independent runs on the same first eight observations; and the exact answer."""
     ys = np.asarray(benchmark.simulate(1).observations)[:STEPS]

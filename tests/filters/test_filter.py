@@ -10,7 +10,7 @@ from tests import models
 
 FILTERS = {
     "particle": lambda model: nopf.ParticleFilter(model, particles=64, ess_threshold=0.5),
-    "auxiliary": lambda model: nopf.AuxiliaryFilter(model, nopf.UnscentedProposal(), 64),
+    "auxiliary": lambda model: nopf.AuxiliaryFilter(model, particles=64),
     "ensemble": lambda model: nopf.EnsembleKalmanFilter(model, particles=64),
     "kalman": lambda model: nopf.KalmanFilter(model),
 }
@@ -21,7 +21,10 @@ def data(horizon=7, seed=0):
     return np.array(nopf.simulate(models.linear(), horizon, jax.random.key(seed)).observations)
 
 
-@every_filter
+WITH_MEMORY = {"memory": lambda model: nopf.ParticleFilter(model, nopf.UnscentedProposal(), 64)}
+
+
+@pytest.mark.parametrize("make", (FILTERS | WITH_MEMORY).values(), ids=FILTERS | WITH_MEMORY)
 def test_step_by_step_equals_run_exactly(make):
     flt = make(models.linear())
     ys = data()
