@@ -81,7 +81,11 @@ def test_equal_weights_are_left_alone(scheme):
     assert scheme(jax.random.key(0), jnp.zeros(512)).tolist() == list(range(512))
 
 
-@by_scheme
+@pytest.mark.parametrize(
+    "scheme",
+    [nopf.systematic, *(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[1:])],
+    ids=lambda s: s.__name__,
+)
 def test_millions_of_particles_are_told_apart(scheme):
     """A plain float32 cumulative sum gives one particle in 300 here a count that cannot be."""
     n, tail = 4_000_000, 500_000

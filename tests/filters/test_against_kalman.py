@@ -13,10 +13,13 @@ RUNS, STEPS = 200, 8
 UNBIASED = ["bpf", "opf", "lpf", "upf", "ispf", "apf"]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ispf", "upf", "bpf", "kf")]
+SLOW = ("ispf", "upf", "bpf", "kf", "nupf", "enkf", "opf")
 
 
-@pytest.fixture(scope="module", params=["opf", "lpf", "apf", "nupf", "enkf", *SLOW])
+@pytest.fixture(
+    scope="module",
+    params=["lpf", "apf", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
+)
 def runs(request):
     """200 independent runs on the same first eight observations; and the exact answer."""
     ys = np.asarray(benchmark.simulate(1).observations)[:STEPS]

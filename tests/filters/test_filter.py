@@ -92,7 +92,7 @@ def test_goes_on_after_a_run(make):
     assert (state.index, state.time) == (7, 7.0)
 
 
-@every_filter
+@pytest.mark.parametrize("make", [FILTERS["particle"], FILTERS["kalman"]])
 def test_works_inside_the_users_own_jit(make):
     flt = make(models.linear())
     ys = data()

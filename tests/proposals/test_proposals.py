@@ -123,6 +123,7 @@ def test_log_weight_is_the_ratio_of_densities(name, seed):
         np.testing.assert_allclose(moved.log_weight, expected, rtol=1e-3, atol=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_particles_are_drawn_from_that_density(name):
     proposal, reference, bend = CASES[name]
