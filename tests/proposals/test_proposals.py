@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.proposals.linearised import Tangent
 from tests import models
 
 STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
@@ -259,3 +260,18 @@ def test_inner_sampling_of_many_particles_stays_in_memory():
     step = jax.jit(lambda belief, y: flt._update(belief, y, STEP))
     compiled = step.lower(belief, jnp.zeros(7)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 200e6
+
+
+@pytest.mark.parametrize(("d", "m"), [(3, 5), (5, 3), (4, 4), (4, 1)])
+def test_tangent_is_the_posterior_of_a_linear_residual(d, m):
+    draw = np.random.default_rng(d)
+    jacobian, b = draw.normal(size=(m, d)), draw.normal(size=m)
+    with jax.enable_x64(True):
+        fit = Tangent(lambda z: jnp.asarray(b) + jnp.asarray(jacobian) @ z, jnp.ones(d))
+        factor = jax.vmap(fit.colour, in_axes=1, out_axes=1)(jnp.eye(d))
+        back = jax.vmap(fit.whiten, in_axes=1, out_axes=1)(factor)
+        precision = np.eye(d) + jacobian.T @ jacobian
+        np.testing.assert_allclose(fit.mean, -np.linalg.solve(precision, jacobian.T @ b), rtol=1e-9)
+        np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(precision), atol=1e-12)
+        np.testing.assert_allclose(back, np.eye(d), atol=1e-12)
+        np.testing.assert_allclose(fit.log_det, np.linalg.slogdet(factor)[1], rtol=1e-9)

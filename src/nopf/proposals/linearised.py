@@ -1,5 +1,6 @@
 """LinearisedProposal: a Gauss–Newton fit to p(x | ancestor, y), particle by particle."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.linear import cholesky, solve_lower, solve_upper
+from nopf.linear import Columns, cholesky, solve_lower, solve_upper
 from nopf.model import StateSpaceModel, Step, positive_integer
 from nopf.proposals.proposal import Move, Proposal, why_not_gaussian
 
@@ -58,68 +59,86 @@ class LinearisedProposal(Proposal):
         def residual(z: Float[Array, " d"]) -> Float[Array, " m"]:
             return noise.whiten(model.innovation(y, place(z), step))
 
-        z = jnp.zeros(centre.size)
-        for _ in range(self.iterations):
-            fit = _Tangent(residual, z)
-            z = fit.mean()
-        draw, log_q = fit.sample(key)
-        state = model.space.wrap(place(draw))
+        fit = gauss_newton(residual, jnp.zeros(centre.size), self.iterations)
+        white = jax.random.normal(key, centre.shape)
+        z = fit.mean + fit.colour(white)
+        state = model.space.wrap(place(z))
         # log p(x | ancestor) and log q share the Jacobian of z → x and the constant of the normal.
-        log_weight = model.log_likelihood(y, state, step) - 0.5 * jnp.sum(draw**2) - log_q
-        return Move(state, log_weight, memory)
+        log_ratio = fit.log_det + 0.5 * (jnp.sum(white**2) - jnp.sum(z**2))
+        return Move(state, model.log_likelihood(y, state, step) + log_ratio, memory)
 
 
-class _Tangent:
-    """The normal law of z given the residual's tangent at `z`; up to (2π)^(−d/2).
+def gauss_newton(
+    residual: Callable[[Array], Array], z: Float[Array, " d"], iterations: int
+) -> "Tangent":
+    """The last of so many fits, each at the mean of the one before; the first at `z`."""
+    for _ in range(iterations):
+        fit = Tangent(residual, z)
+        z = fit.mean
+    return fit
 
-    All matrices are lists of scalars, so that each entry is one array over particles. Whichever
-    is smaller is factorised: the precision I + JᵀJ (d × d), or I + JJᵀ (m × m), by Woodbury.
+
+class Tangent:
+    """The normal law of z, standard normal a priori, given the residual's tangent b + J z.
+
+    Its precision is I + JᵀJ. Whichever is smaller is factorised: that (d × d), or I + JJᵀ (m × m).
+    All matrices are lists of scalars, so that each entry is one array over particles.
+
+    Attributes:
+        mean: `(d,)`.
+        log_det: logarithm of the determinant of the factor F, covariance = F Fᵀ.
     """
 
-    def __init__(self, residual: Any, z: Float[Array, " d"]):
+    def __init__(self, residual: Callable[[Array], Array], z: Float[Array, " d"]):
         value, push = jax.linearize(residual, z)
-        self.size, self.width = z.size, value.size
-        # Columns of J: the residual's response to each coordinate.
-        columns = [push(unit) for unit in jnp.eye(z.size)]
-        self.columns = [[column[i] for i in range(self.width)] for column in columns]
-        self.b = [value[i] - self._row(i, list(z)) for i in range(self.width)]
-        if self.size <= self.width:
-            gram = [[_dot(a, c) for c in self.columns[: i + 1]] for i, a in enumerate(self.columns)]
+        self._small = z.size <= value.size
+        # Columns of J: the residual's response to each coordinate. Without the barriers XLA
+        # computes every entry anew for each of its uses.
+        columns = jax.lax.optimization_barrier([list(push(unit)) for unit in jnp.eye(z.size)])
+        self._columns = columns
+        self._rows = [list(row) for row in zip(*columns, strict=True)]
+        b = [v - t for v, t in zip(value, self._project(list(z)), strict=True)]
+        vectors = columns if self._small else self._rows
+        gram = [
+            [_dot(a, c) + (1.0 if i == j else 0.0) for j, c in enumerate(vectors[: i + 1])]
+            for i, a in enumerate(vectors)
+        ]
+        self._factor = jax.lax.optimization_barrier(cholesky(gram))
+        if self._small:
+            right = [_dot(column, b) for column in columns]
+            mean = solve_upper(self._factor, solve_lower(self._factor, right))
         else:
-            rows = list(zip(*self.columns, strict=True))
-            gram = [[_dot(a, c) for c in rows[: i + 1]] for i, a in enumerate(rows)]
-        for i, row in enumerate(gram):
-            row[i] = row[i] + 1
-        self.factor = cholesky(gram)
+            inner = solve_upper(self._factor, solve_lower(self._factor, b))
+            mean = [_dot(column, inner) for column in columns]
+        self.mean = jax.lax.optimization_barrier(-jnp.stack(mean))
+        self.log_det = -sum(jnp.log(row[-1]) for row in self._factor)
 
-    def _row(self, i: int, z: Any) -> Any:
-        return _dot([column[i] for column in self.columns], z)
+    def colour(self, white: Float[Array, " d"]) -> Float[Array, " d"]:
+        """F·white. For d ≤ m F is C⁻ᵀ, C the factor of the precision.
 
-    def mean(self) -> Float[Array, " d"]:
-        if self.size <= self.width:
-            right = [-_dot(column, self.b) for column in self.columns]
-            solution = solve_upper(self.factor, solve_lower(self.factor, right))
-        else:
-            inner = solve_upper(self.factor, solve_lower(self.factor, self.b))
-            solution = [-_dot(column, inner) for column in self.columns]
-        return jnp.stack(solution)
+        Otherwise, with C the factor of I + JJᵀ, Andrews' square root I − Jᵀ C⁻ᵀ (C + I)⁻¹ J.
+        """
+        if self._small:
+            return jnp.stack(solve_upper(self._factor, list(white)))
+        inner = solve_lower(self._shifted(), self._project(list(white)))
+        return white - self._lift(solve_upper(self._factor, inner))
 
-    def sample(self, key: PRNGKeyArray) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        """A draw and its log-density."""
-        log_det = sum(jnp.log(row[-1]) for row in self.factor)
-        if self.size <= self.width:
-            noise = jax.random.normal(key, (self.size,))
-            offset = jnp.stack(solve_upper(self.factor, list(noise)))
-            return self.mean() + offset, log_det - 0.5 * jnp.sum(noise**2)
-        # Perturb and solve: a draw of the prior and one of the noise, pulled to the data, is a
-        # draw of the posterior; only the small system has to be solved.
-        noise = jax.random.normal(key, (self.size + self.width,))
-        prior, error = list(noise[: self.size]), list(noise[self.size :])
-        pull = [self._row(i, prior) + error[i] for i in range(self.width)]
-        inner = solve_upper(self.factor, solve_lower(self.factor, pull))
-        offset = jnp.stack([u - _dot(c, inner) for u, c in zip(prior, self.columns, strict=True)])
-        moved = [self._row(i, list(offset)) for i in range(self.width)]
-        return self.mean() + offset, log_det - 0.5 * (jnp.sum(offset**2) + _dot(moved, moved))
+    def whiten(self, deviation: Float[Array, " d"]) -> Float[Array, " d"]:
+        """F⁻¹·deviation: Cᵀ for d ≤ m, otherwise I + Jᵀ (Cᵀ + I)⁻¹ J."""
+        if self._small:
+            lower = range(len(self._factor))
+            columns = [[row[i] for row in self._factor[i:]] for i in lower]
+            return jnp.stack([_dot(columns[i], deviation[i:]) for i in lower])
+        return deviation + self._lift(solve_upper(self._shifted(), self._project(list(deviation))))
+
+    def _shifted(self) -> Columns:
+        return [[*row[:-1], row[-1] + 1] for row in self._factor]
+
+    def _project(self, z: list[Array]) -> list[Array]:
+        return [_dot(row, z) for row in self._rows]
+
+    def _lift(self, inner: list[Array]) -> Float[Array, " d"]:
+        return jnp.stack([_dot(column, inner) for column in self._columns])
 
 
 def _dot(a: Any, b: Any) -> Any:
