@@ -57,14 +57,22 @@ def odometry(x: Float[Array, "20"]) -> list[Float[Array, ""]]:
 
 def observation(x: Float[Array, "20"], step: Step) -> Float[Array, "7"]:
     """The noise-free observation: ranges in ascending order, then odometry."""
-    return jnp.concatenate([jnp.sort(jnp.stack(ranges(x))), jnp.stack(odometry(x))])
+    return jnp.stack([*ascending(ranges(x)), *odometry(x)])
 
 
 def observation_sample(key: PRNGKeyArray, x: Float[Array, "20"], step: Step) -> Float[Array, "7"]:
     """Noise comes first, then the order is lost."""
     noise = jax.random.normal(key, (7,)) * jnp.array([RANGE_NOISE] * 4 + list(ODOMETRY_NOISE))
     seen = jnp.stack(ranges(x) + odometry(x)) + noise
-    return jnp.concatenate([jnp.sort(seen[:4]), seen[4:]])
+    return jnp.stack([*ascending(list(seen[:4])), *seen[4:]])
+
+
+def ascending(values: list[Float[Array, ""]]) -> list[Float[Array, ""]]:
+    """Four numbers in order, by five comparisons: sorting takes ten times longer."""
+    values = list(values)
+    for i, j in ((0, 1), (2, 3), (0, 2), (1, 3), (1, 2)):
+        values[i], values[j] = jnp.minimum(values[i], values[j]), jnp.maximum(values[i], values[j])
+    return values
 
 
 def observation_log_prob(

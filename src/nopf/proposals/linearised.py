@@ -49,29 +49,31 @@ class LinearisedProposal(Proposal):
         step: Step,
         memory: Any = None,
     ) -> Move:
-        centre = model.skeleton(ancestor, step)
-        process = model.process_noise_at(step)
-        noise = model.observation_noise_at(step).marginal(~jnp.isnan(y))
-
-        def place(z: Float[Array, " d"]) -> Float[Array, " d"]:
-            return centre + process.colour(z)
-
-        def residual(z: Float[Array, " d"]) -> Float[Array, " m"]:
-            return noise.whiten(model.innovation(y, place(z), step))
-
-        fit = gauss_newton(residual, jnp.zeros(centre.size), self.iterations)
-        white = jax.random.normal(key, centre.shape)
+        predicted = model.skeleton(ancestor, step)
+        fit = gauss_newton(model, predicted, y, step, self.iterations)
+        white = jax.random.normal(key, predicted.shape)
         z = fit.mean + fit.colour(white)
-        state = model.space.wrap(place(z))
+        state = model.space.wrap(predicted + model.process_noise_at(step).colour(z))
         # log p(x | ancestor) and log q share the Jacobian of z → x and the constant of the normal.
         log_ratio = fit.log_det + 0.5 * (jnp.sum(white**2) - jnp.sum(z**2))
         return Move(state, model.log_likelihood(y, state, step) + log_ratio, memory)
 
 
 def gauss_newton(
-    residual: Callable[[Array], Array], z: Float[Array, " d"], iterations: int
+    model: StateSpaceModel,
+    predicted: Float[Array, " d"],
+    y: Float[Array, " m"],
+    step: Step,
+    iterations: int,
 ) -> "Tangent":
-    """The last of so many fits, each at the mean of the one before; the first at `z`."""
+    """The last of so many fits to p(x | predicted, y), each at the mean of the one before."""
+    process = model.process_noise_at(step)
+    noise = model.observation_noise_at(step).marginal(~jnp.isnan(y))
+
+    def residual(z: Float[Array, " d"]) -> Float[Array, " m"]:
+        return noise.whiten(model.innovation(y, predicted + process.colour(z), step))
+
+    z = jnp.zeros(predicted.size)
     for _ in range(iterations):
         fit = Tangent(residual, z)
         z = fit.mean
@@ -92,9 +94,10 @@ class Tangent:
     def __init__(self, residual: Callable[[Array], Array], z: Float[Array, " d"]):
         value, push = jax.linearize(residual, z)
         self._small = z.size <= value.size
-        # Columns of J: the residual's response to each coordinate. Without the barriers XLA
-        # computes every entry anew for each of its uses.
-        columns = jax.lax.optimization_barrier([list(push(unit)) for unit in jnp.eye(z.size)])
+        # Row by row, the residual's response to each coordinate: the columns of J. Without the
+        # barriers XLA computes every entry anew for each of its uses.
+        jacobian = jax.lax.optimization_barrier(jax.vmap(push)(jnp.eye(z.size)))
+        columns = [list(column) for column in jacobian]
         self._columns = columns
         self._rows = [list(row) for row in zip(*columns, strict=True)]
         b = [v - t for v, t in zip(value, self._project(list(z)), strict=True)]
