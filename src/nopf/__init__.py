@@ -19,16 +19,20 @@ from nopf.model import simulate as simulate
 from nopf.proposals import InnerSamplingProposal as InnerSamplingProposal
 from nopf.proposals import LinearisedProposal as LinearisedProposal
 from nopf.proposals import Move as Move
+from nopf.proposals import NeuralProposal as NeuralProposal
 from nopf.proposals import NudgedProposal as NudgedProposal
 from nopf.proposals import OptimalProposal as OptimalProposal
 from nopf.proposals import Proposal as Proposal
+from nopf.proposals import Quality as Quality
 from nopf.proposals import TransitionProposal as TransitionProposal
 from nopf.proposals import UnscentedProposal as UnscentedProposal
+from nopf.recipe import Recipe as Recipe
 from nopf.resampling import effective_sample_size as effective_sample_size
 from nopf.resampling import multinomial as multinomial
 from nopf.resampling import residual as residual
 from nopf.resampling import stratified as stratified
 from nopf.resampling import systematic as systematic
 from nopf.space import Space as Space
+from nopf.training import train as train
 
 __version__ = "0.1.0"

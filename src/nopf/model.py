@@ -325,7 +325,7 @@ def simulate(
                 f"initial_state: expected shape ({model.space.size},), got {initial.shape}"
             )
     if batch is None:
-        paths = _simulate(model, steps, key, initial)
+        paths = simulate_steps(model, steps, key, initial)
     else:
         keys = jax.random.split(key, positive_integer(batch, "batch"))
         paths = _simulate_batch(model, steps, keys, initial)
@@ -342,7 +342,10 @@ def simulate(
 
 
 @eqx.filter_jit
-def _simulate(model: StateSpaceModel, steps: Step, key: Any, initial_state: Any) -> Trajectories:
+def simulate_steps(
+    model: StateSpaceModel, steps: Step, key: PRNGKeyArray, initial_state: Any = None
+) -> Trajectories:
+    """One trajectory at these steps, without checks; for use inside compiled functions."""
     initial_key, key = jax.random.split(key)
     if initial_state is None:
         initial_state = model.sample_prior(initial_key)
@@ -363,7 +366,7 @@ def _simulate(model: StateSpaceModel, steps: Step, key: Any, initial_state: Any)
 def _simulate_batch(
     model: StateSpaceModel, steps: Step, keys: Any, initial_state: Any
 ) -> Trajectories:
-    paths = jax.vmap(lambda key: _simulate(model, steps, key, initial_state))(keys)
+    paths = jax.vmap(lambda key: simulate_steps(model, steps, key, initial_state))(keys)
     return eqx.tree_at(lambda p: p.steps, paths, steps)
 
 

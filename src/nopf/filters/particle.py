@@ -81,9 +81,8 @@ class ParticleEngine(Filter):
     ) -> tuple[Particles, Info]:
         key, resample_key, move_key = jax.random.split(belief.key, 3)
         ancestors = self._select(resample_key, belief, y, step)
-        keys = jax.random.split(move_key, self.particles)
-        move = jax.vmap(self.proposal.propose, in_axes=(0, None, 0, None, None, 0))(
-            keys, self.model, ancestors.states, y, step, ancestors.memory
+        move = self.proposal.propose_all(
+            move_key, self.model, ancestors.states, y, step, ancestors.memory
         )
         updated = ancestors.log_weights + move.log_weight
         top = jnp.max(updated)
@@ -91,6 +90,7 @@ class ParticleEngine(Filter):
 
         def blind() -> Array:
             # As if nothing had been observed: what the proposal made of y does not count.
+            keys = jax.random.split(move_key, self.particles)
             step_on = jax.vmap(self.model.sample_transition, in_axes=(0, 0, None))
             return step_on(keys, ancestors.states, step)
 

@@ -2,9 +2,11 @@
 
 from nopf.proposals.inner_sampling import InnerSamplingProposal as InnerSamplingProposal
 from nopf.proposals.linearised import LinearisedProposal as LinearisedProposal
+from nopf.proposals.neural import NeuralProposal as NeuralProposal
 from nopf.proposals.nudged import NudgedProposal as NudgedProposal
 from nopf.proposals.optimal import OptimalProposal as OptimalProposal
 from nopf.proposals.proposal import Move as Move
 from nopf.proposals.proposal import Proposal as Proposal
+from nopf.proposals.quality import Quality as Quality
 from nopf.proposals.transition import TransitionProposal as TransitionProposal
 from nopf.proposals.unscented import UnscentedProposal as UnscentedProposal

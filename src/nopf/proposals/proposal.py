@@ -4,6 +4,7 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.model import StateSpaceModel, Step
@@ -46,6 +47,21 @@ class Proposal(eqx.Module):
             step: index, time, dt and control of this step.
             memory: what the particle's last move carried.
         """
+
+    def propose_all(
+        self,
+        key: PRNGKeyArray,
+        model: StateSpaceModel,
+        ancestors: Float[Array, "n d"],
+        y: Float[Array, " m"],
+        step: Step,
+        memory: Any = None,
+    ) -> Move:
+        """Moves all particles, each by `propose` with a key of its own."""
+        keys = jax.random.split(key, ancestors.shape[0])
+        return jax.vmap(self.propose, in_axes=(0, None, 0, None, None, 0))(
+            keys, model, ancestors, y, step, memory
+        )
 
     def check(self, model: StateSpaceModel) -> None:
         """Refuses a model that the proposal does not fit, saying why and what does."""

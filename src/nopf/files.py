@@ -1,0 +1,122 @@
+"""Files of arrays with a JSON header: written whole or not at all, read without running code."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+VERSION = 1
+
+
+class FileError(ValueError):
+    """A file that is not what it should be."""
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes beside the target and moves it there, so that nobody ever sees half a file."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"{target}: the folder {target.parent} does not exist; make it first"
+        )
+    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, 0o666 & ~umask)
+        os.replace(part, target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+def write_arrays(
+    path: str | os.PathLike[str],
+    kind: str,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """A safetensors file whose metadata hold `kind`, a format version, a checksum and `header`."""
+    text = json.dumps(header)
+    metadata = {
+        "kind": kind,
+        "version": str(VERSION),
+        "header": text,
+        "checksum": _checksum(text, arrays),
+    }
+    write_whole(path, safetensors.numpy.save(dict(arrays), metadata))
+
+
+def read_arrays(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a file that `write_arrays` wrote.
+
+    Raises:
+        FileError: if it is truncated, changed, of another kind or of a newer version.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="numpy") as source:
+            metadata = source.metadata() or {}
+            arrays = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, ValueError, TypeError) as error:
+        raise FileError(
+            f"{path}: expected a {kind}, but the file is damaged or of another kind ({error})"
+        ) from None
+    found = metadata.get("kind")
+    if found != kind:
+        raise FileError(f"{path}: expected a {kind}, found {found or 'a foreign safetensors file'}")
+    version = metadata.get("version")
+    if version != str(VERSION):
+        raise FileError(
+            f"{path}: written in format {version}, this nopf reads format {VERSION}; "
+            "upgrade nopf, or make the file again"
+        )
+    text = metadata.get("header", "")
+    if metadata.get("checksum") != _checksum(text, arrays):
+        raise FileError(f"{path}: the content was changed after it was written; make it again")
+    return json.loads(text), arrays
+
+
+def named_leaves(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of a tree by their path in it."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def fill(tree: Any, arrays: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Any:
+    """The tree with its leaves taken from `arrays`, which must have the same names and shapes."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = [jax.tree_util.keystr(where) for where, _ in leaves]
+    if set(names) != set(arrays):
+        odd = sorted(set(names) ^ set(arrays))
+        raise FileError(f"{path}: the arrays do not fit the header: {', '.join(odd[:3])}")
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if np.shape(leaf) != arrays[name].shape:
+            raise FileError(
+                f"{path}: {name} has shape {arrays[name].shape}, "
+                f"the header asks for {np.shape(leaf)}"
+            )
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in names])
+
+
+def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,413 @@
+"""train: simulates a model and fits a neural proposal to it."""
+
+import contextlib
+import dataclasses
+import os
+import time
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.gaussian import Numbers
+from nopf.model import StateSpaceModel, Step, make_steps, positive_integer, simulate
+from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.network import Network
+from nopf.proposals.neural import Features, NeuralProposal, untrained
+from nopf.proposals.proposal import why_not_gaussian
+from nopf.recipe import Recipe, as_recipe
+from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
+from nopf.training.objective import Scores, Tuples, batch_loss, score, simulate_tuples
+from nopf.training.progress import Progress
+
+TUPLES = 1024  # of a gradient step, where the recipe does not say
+HELD_OUT, DRAWS = 2048, 32
+SCALE_TUPLES = 20_000
+ENOUGH = 2e-3  # nats; less counts as no progress
+GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
+RETRIES = 8
+TRIAL_ROUNDS, TRIAL_TUPLES, TRIAL_DRAWS = 8, 512, 256
+LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
+CHECKPOINT_SECONDS = 5.0
+
+
+def train(
+    model: StateSpaceModel,
+    horizon: int,
+    key: PRNGKeyArray,
+    *,
+    recipe: Recipe | str | None = None,
+    times: Numbers | None = None,
+    controls: Numbers | None = None,
+    start: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> NeuralProposal:
+    """Trains a proposal for a model on trajectories simulated from it.
+
+    Ctrl-C ends training early and returns the best proposal so far.
+
+    Args:
+        model: the model.
+        horizon: steps of a simulated trajectory.
+        key: random key; the same key gives the same proposal.
+        recipe: "fast" (the default), "paper", or a `Recipe`.
+        times: `(horizon,)` observation times; every `model.dt` if left out.
+        controls: `(horizon, u)` control inputs.
+        start: the prior's time, 0 if left out.
+        checkpoint: a file that keeps the state of training every few seconds. If it exists,
+            training goes on from there, to the same result as without the interruption.
+        progress: whether to show a progress bar; if left out, on a terminal only.
+    """
+    recipe = as_recipe(recipe)
+    if not isinstance(model, StateSpaceModel):
+        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
+    horizon = positive_integer(horizon, "horizon")
+    steps = make_steps(model, horizon, times, controls, start)
+    # Says what is wrong with a model that cannot be simulated.
+    simulate(model, horizon, key, times=times, controls=controls, start=start, batch=8)
+    with Progress(progress) as bar, _precision(recipe):
+        settled = None if checkpoint is None else settled_base(checkpoint)
+        trainer, run, reason = _trainer(model, steps, recipe, key, settled)
+        bar.say(reason)
+        proposal = trainer.run(run, checkpoint, bar)
+        # By way of the host: what was trained in double precision is used in the caller's.
+        trained = jax.tree.map(np.asarray, (proposal.network, proposal.features))
+    return eqx.tree_at(
+        lambda p: (p.network, p.features), proposal, jax.tree.map(jnp.asarray, trained)
+    )
+
+
+def _trainer(
+    model: StateSpaceModel, steps: Step, recipe: Recipe, key: PRNGKeyArray, settled: str | None
+) -> tuple["Trainer", "Run", str]:
+    """The training with its base settled, where it stands, and why this base.
+
+    Where both bases are possible, a short training on the skeleton competes with the untrained
+    linearised fit, which is good from the start. What counts is the harmonic mean of the held-out
+    ESS fractions, since the variance of a filter adds up like their inverses, over the work that a
+    particle takes. Work is counted, not timed, so that the same key gives the same base.
+    """
+
+    def trainer(base: str) -> Trainer:
+        return Trainer(model, steps, dataclasses.replace(recipe, base=base), key)
+
+    linearisable = (
+        why_not_gaussian(model) is None
+        and min(model.space.size, model.observation_space.size) <= LARGEST_SYSTEM
+    )
+    if recipe.base != "auto" or settled is not None or not linearisable:
+        asked = recipe.base if recipe.base != "auto" else settled or "skeleton"
+        only = trainer(asked)
+        return only, only.begin(), f"base: {asked}"
+    trials = []
+    for base, rounds in [("skeleton", TRIAL_ROUNDS), ("linearised", 0)]:
+        trial = trainer(base)
+        run = trial.begin()
+        for _ in range(min(rounds, recipe.steps // recipe.round)):
+            run = trial.round(run)
+        trials.append((trial.efficiency(run.network), trial, run))
+    (worse, _, _), (better, best, run) = sorted(trials, key=lambda t: t[0])
+    reason = f"{better / worse:.2g} times the held-out ESS per unit of work of the other"
+    return best, run, f"base: {best.recipe.base}, {reason}"
+
+
+def _precision(recipe: Recipe) -> Any:
+    double = recipe.precision == "float64"
+    return jax.enable_x64(True) if double else contextlib.nullcontext()
+
+
+class TrainingInterrupted(UserWarning):
+    """Ctrl-C ended training before its time."""
+
+
+class Run(eqx.Module):
+    """Where a training run stands. Nothing in it depends on the clock.
+
+    Attributes:
+        network: the current one.
+        optimiser: the moments of Adam.
+        best: the network with the lowest held-out loss.
+        history: rows of step, loss, held-out loss, held-out ESS fraction.
+        step: gradient steps done.
+        best_loss: the held-out loss of `best`.
+        mark: the held-out loss that counted as progress last.
+        stale: evaluations since then.
+        decay_from: the step at which the step size began to decay; −1 before.
+        failures: how often the loss was not finite.
+        bad_share: largest share of samples in a round for which the model gave no likelihood.
+    """
+
+    network: Network
+    optimiser: Any
+    best: Network
+    history: Float[np.ndarray, "k 4"]
+    step: int = 0
+    best_loss: float = np.inf
+    mark: float = np.inf
+    stale: int = 0
+    decay_from: int = -1
+    failures: int = 0
+    bad_share: float = 0.0
+
+
+class Trainer:
+    """One training: what stays the same from its first step to its last."""
+
+    def __init__(self, model: StateSpaceModel, steps: Step, recipe: Recipe, key: PRNGKeyArray):
+        controls = None if steps.control is None else steps.control.shape[1]
+        weights_key, scale_key, self.held_out_key, self.data_key = jax.random.split(key, 4)
+        self.model, self.steps, self.recipe = model, steps, recipe
+        self.identity = fingerprint(model, controls)
+        self.settings = {
+            "recipe": dataclasses.asdict(recipe),
+            "model": self.identity,
+            "times": np.asarray(steps.time).tolist(),
+            "controls": controls,
+            "key": np.asarray(jax.random.key_data(key)).tolist(),
+        }
+        blank = untrained(self.identity, recipe, steps, weights_key)
+        features = _fit_features(blank.features, model, self._tuples(scale_key, SCALE_TUPLES))
+        self.blank = eqx.tree_at(lambda p: p.features, blank, features)
+        self.held_out = self._tuples(self.held_out_key, HELD_OUT)
+        self.batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
+
+    def run(
+        self, run: Run, checkpoint: str | os.PathLike[str] | None, bar: Progress
+    ) -> NeuralProposal:
+        """Goes on from `run`, or from the checkpoint if there is one, to the end or to Ctrl-C."""
+        if checkpoint is not None:
+            run = read_checkpoint(checkpoint, run, self.settings)
+        saved = time.monotonic()
+        try:
+            while not self._finished(run):
+                run = self.round(run)
+                bar.update(self._progress(run), run.history[-1])
+                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    write_checkpoint(checkpoint, run, self.settings)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            _warn(
+                f"interrupted at step {run.step} of {self.recipe.steps}; "
+                "this is the best proposal so far",
+                TrainingInterrupted,
+            )
+        if checkpoint is not None:
+            write_checkpoint(checkpoint, run, self.settings)
+        if run.failures:
+            _warn(
+                f"the loss was not finite {run.failures} times; each time training went back and "
+                "on with half the step size"
+            )
+        if run.bad_share > 0:
+            _warn(
+                f"the log-likelihood was not finite for up to {100 * run.bad_share:.2g} % of the "
+                "samples of a round; look at observation_log_prob"
+            )
+        return self.proposal(run)
+
+    def begin(self) -> Run:
+        """The untrained network."""
+        network = self.blank.network
+        optimiser = _optimiser(self.recipe).init(eqx.filter(network, eqx.is_inexact_array))
+        return self._judge(Run(network, optimiser, network, np.zeros((0, 4))), np.nan)
+
+    def round(self, run: Run) -> Run:
+        """Some gradient steps and an evaluation. Goes back if the loss is not finite."""
+        recipe = self.recipe
+        at = run.step + np.arange(min(recipe.round, recipe.steps - run.step))
+        rates = recipe.learning_rate * 0.5**run.failures * self._schedule(at, run.decay_from)
+        key = jax.random.fold_in(jax.random.fold_in(self.data_key, run.step), run.failures)
+        network, optimiser, loss, bad = _gradient_steps(
+            self.blank,
+            run.network,
+            run.optimiser,
+            self.model,
+            self.steps,
+            key,
+            jnp.asarray(rates, float),
+            self.batch,
+        )
+        moved = dataclasses.replace(
+            run,
+            network=network,
+            optimiser=optimiser,
+            step=run.step + len(at),
+            bad_share=max(run.bad_share, float(bad)),
+        )
+        moved = self._judge(moved, float(loss))
+        if np.isfinite(moved.history[-1]).all():
+            return moved
+        if run.failures == RETRIES:
+            raise FloatingPointError(
+                f"training: the loss was not finite at step {run.step}, however small the step "
+                "size; look for NaN in observation_log_prob or its gradient, or use a smaller "
+                "learning_rate"
+            )
+        return dataclasses.replace(run, failures=run.failures + 1)
+
+    def proposal(self, run: Run) -> NeuralProposal:
+        """What the filter gets."""
+        return eqx.tree_at(
+            lambda p: (p.network, p.history), self.blank, (run.best.folded(), run.history)
+        )
+
+    def score(self, network: Network) -> Scores:
+        """How a network does on the held-out tuples."""
+        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
+        return _score(proposal, self.model, self.held_out, self.held_out_key, DRAWS)
+
+    def efficiency(self, network: Network) -> float:
+        """Harmonic mean of the held-out ESS fractions over the memory traffic of one particle.
+
+        Before XLA has fused anything, that traffic goes with the time that a particle takes; a
+        count of floating-point operations does not, since matrix products take so little of it.
+        """
+        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
+        tuples = jax.tree.map(lambda leaf: leaf[:TRIAL_TUPLES], self.held_out)
+        fractions = _score(
+            proposal, self.model, tuples, self.held_out_key, TRIAL_DRAWS
+        ).ess_fraction
+        step = jax.tree.map(lambda leaf: leaf[0], tuples.steps)
+
+        def move(ancestors: Array, y: Array) -> Array:
+            key = jax.random.key(0)
+            return proposal.propose_all(key, self.model, ancestors, y, step).state
+
+        lowered = jax.jit(move).lower(tuples.ancestors, tuples.observations[0])
+        cost = lowered.cost_analysis() or {}
+        return float(1 / jnp.mean(1 / fractions)) / cost["bytes accessed"] * len(fractions)
+
+    def _judge(self, run: Run, loss: float) -> Run:
+        scores = self.score(run.network)
+        held_out, ess = float(scores.loss.mean()), float(scores.ess_fraction.mean())
+        history = np.concatenate([run.history, [[run.step, loss, held_out, ess]]])
+        run = dataclasses.replace(run, history=history, stale=run.stale + 1)
+        if held_out < run.best_loss:
+            run = dataclasses.replace(run, best=run.network, best_loss=held_out)
+        if held_out < run.mark - ENOUGH:
+            run = dataclasses.replace(run, mark=held_out, stale=0)
+        patience, late = self.recipe.patience, self.recipe.steps - self.recipe.steps // 4
+        if patience is None or run.decay_from >= 0:
+            return run
+        if run.stale >= patience or run.step >= late or ess > GOOD:
+            run = dataclasses.replace(run, decay_from=run.step)
+        return run
+
+    def _schedule(self, at: np.ndarray, decay_from: int) -> np.ndarray:
+        rate = np.minimum(1, (at + 1) / (self.recipe.warmup + 1))
+        if decay_from < 0:
+            return rate
+        return rate * np.clip(1 - (at - decay_from) / self._decay(decay_from), 0, 1)
+
+    def _decay(self, decay_from: int) -> int:
+        return max(self.recipe.round, min(self.recipe.steps // 4, decay_from // 2))
+
+    def _finished(self, run: Run) -> bool:
+        if run.step >= self.recipe.steps:
+            return True
+        return run.decay_from >= 0 and run.step >= run.decay_from + self._decay(run.decay_from)
+
+    def _progress(self, run: Run) -> float:
+        end = self.recipe.steps
+        if run.decay_from >= 0:
+            end = min(end, run.decay_from + self._decay(run.decay_from))
+        return run.step / end
+
+    def _tuples(self, key: PRNGKeyArray, count: int) -> Tuples:
+        trajectories = -(-count // len(self.steps.index))
+        tuples = _simulate_tuples(
+            self.model, self.steps, key, trajectories, self.recipe.missing_rate
+        )
+        return jax.tree.map(lambda leaf: leaf[:count], tuples)
+
+
+_simulate_tuples = eqx.filter_jit(simulate_tuples)
+_score = eqx.filter_jit(score)
+
+
+@eqx.filter_jit
+def _gradient_steps(
+    blank: NeuralProposal,
+    network: Network,
+    optimiser: Any,
+    model: StateSpaceModel,
+    steps: Step,
+    key: PRNGKeyArray,
+    rates: Float[Array, " r"],
+    batch: int,
+) -> tuple[Network, Any, Array, Array]:
+    """One gradient step for each rate, on fresh data."""
+    count = rates.shape[0]
+    data_key, key = jax.random.split(key)
+    tuples = simulate_tuples(model, steps, data_key, count * batch, blank.recipe.missing_rate)
+    batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
+    transform = _optimiser(blank.recipe)
+    parameters, fixed = eqx.partition(network, eqx.is_inexact_array)
+
+    def loss(parameters: Any, tuples: Tuples, key: Array) -> Any:
+        proposal = eqx.tree_at(lambda p: p.network, blank, eqx.combine(parameters, fixed))
+        return batch_loss(proposal, model, tuples, key)
+
+    def descend(state: Any, inputs: Any) -> Any:
+        parameters, optimiser = state
+        tuples, key, rate = inputs
+        (value, (moments, bad)), gradient = jax.value_and_grad(loss, has_aux=True)(
+            parameters, tuples, key
+        )
+        update, optimiser = transform.update(gradient, optimiser, parameters)
+        parameters = jax.tree.map(lambda p, u: p - rate * u, parameters, update)
+        parameters = parameters.with_moments(moments)
+        return (parameters, optimiser), (value, bad)
+
+    inputs = (batches, jax.random.split(key, count), rates)
+    (parameters, optimiser), (values, bad) = jax.lax.scan(descend, (parameters, optimiser), inputs)
+    return eqx.combine(parameters, fixed), optimiser, jnp.mean(values), jnp.max(bad)
+
+
+def _optimiser(recipe: Recipe) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam()
+    if recipe.clip is None:
+        return adam
+    return optax.chain(optax.clip_by_global_norm(recipe.clip), adam)
+
+
+@eqx.filter_jit
+def _fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) -> Features:
+    """Scales the features by what was simulated."""
+    ancestors, ys, steps = tuples
+    predicted = jax.vmap(model.skeleton)(ancestors, steps)
+    seen = {
+        "state": predicted,
+        "observation": ys,
+        "time": jnp.asarray(steps.time, float)[:, None],
+        "dt": jnp.asarray(steps.dt, float)[:, None],
+        "control": steps.control if steps.control is not None else jnp.zeros((len(ys), 0)),
+    }
+    centre = {name: jnp.nanmean(values, axis=0) for name, values in seen.items()}
+    spread = {name: _spread(values - centre[name][None]) for name, values in seen.items()}
+    spread = {
+        name: jnp.where(jnp.isinf(features.spread[name]), jnp.inf, new)
+        for name, new in spread.items()
+    }
+    if features.innovation is None:
+        return eqx.tree_at(lambda f: (f.centre, f.spread), features, (centre, spread))
+    innovation = _spread(jax.vmap(model.innovation)(ys, predicted, steps))
+    return eqx.tree_at(
+        lambda f: (f.centre, f.spread, f.innovation), features, (centre, spread, innovation)
+    )
+
+
+def _spread(deviations: Float[Array, "n k"]) -> Float[Array, " k"]:
+    """Root mean square; 1 for what does not vary."""
+    size = jnp.sqrt(jnp.nanmean(deviations**2, axis=0))
+    return jnp.where(size > 1e-6, size, 1.0)
+
+
+def _warn(message: str, category: type[Warning] = UserWarning) -> None:
+    warnings.warn(f"training: {message}", category, stacklevel=4)

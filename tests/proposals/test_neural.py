@@ -1,0 +1,263 @@
+"""The neural proposal against densities worked out independently, and against Kalman."""
+
+import dataclasses
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import nopf
+from nopf.model import make_steps
+from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.linearised import gauss_newton
+from nopf.proposals.neural import Local, untrained
+from tests import models
+from tests.filters.test_particle import standard_errors_from_one
+
+STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
+
+
+def scrambled(model, scale=0.3, seed=0, **recipe):
+    """A proposal with random weights."""
+    recipe = nopf.Recipe.fast(**{"base": "skeleton", "width": 8} | recipe)
+    steps = make_steps(model, 5, None, None)
+    proposal = untrained(fingerprint(model, None), recipe, steps, jax.random.key(seed))
+    leaves, structure = jax.tree.flatten(proposal.network)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    noisy = [a + scale * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
+    return dataclasses.replace(proposal, network=jax.tree.unflatten(structure, noisy))
+
+
+@pytest.mark.parametrize("linearised", [False, True])
+def test_local_law_is_the_normal_it_says(linearised):
+    model = models.unicycle()
+    with jax.enable_x64(True):
+        x, y = jnp.array([0.1, -0.2, 2.9]), jnp.array([2.2, 0.4])
+        base = gauss_newton(model, x, y, STEP, 1) if linearised else None
+        draw = np.random.default_rng(0)
+        mean, factor = draw.normal(size=3), draw.normal(size=6)
+        local = Local(base, jnp.asarray(mean), jnp.asarray(factor))
+        white = jnp.asarray(draw.normal(size=3))
+        jacobian = jax.jacfwd(local.place)(white)
+        centre = np.asarray(local.place(jnp.zeros(3)))
+        covariance = np.asarray(jacobian @ jacobian.T)
+        np.testing.assert_allclose(local.whiten(local.place(white)), white, rtol=1e-9)
+        np.testing.assert_allclose(local.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
+        exact = 0.5 * (
+            centre @ centre + np.trace(covariance) - 3 - np.linalg.slogdet(covariance)[1]
+        )
+        np.testing.assert_allclose(local.divergence(), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize("base", ["skeleton", "linearised"])
+@pytest.mark.parametrize("model", [models.linear(full=True), models.unicycle()])
+def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
+    proposal = scrambled(model, base=base, defensive=share)
+    path = nopf.simulate(model, 1, jax.random.key(3))
+    ancestor, y = path.initial_state, path.observations[0]
+    predicted = np.asarray(model.skeleton(ancestor, STEP), np.float64)
+    process = np.asarray(model.process_noise_at(STEP).covariance, np.float64)
+    local, _, _ = proposal.local(model, model.skeleton(ancestor, STEP), y, STEP)
+    root = np.linalg.cholesky(process)
+    jacobian = root @ np.asarray(jax.jacfwd(local.place)(jnp.zeros(len(root))), np.float64)
+    mean = predicted + root @ np.asarray(local.place(jnp.zeros(len(root))), np.float64)
+    for seed in range(8):
+        move = proposal.propose(jax.random.key(seed), model, ancestor, y, STEP)
+
+        def density(at, centre, covariance, state=move.state):
+            apart = model.space.difference(state, jnp.asarray(centre, jnp.float32))
+            return at.logpdf(np.asarray(apart, np.float64), np.zeros(len(root)), covariance)
+
+        normal = scipy.stats.multivariate_normal
+        log_q = density(normal, mean, jacobian @ jacobian.T)
+        log_p = density(normal, predicted, process)
+        mixed = np.logaddexp(np.log1p(-share) + log_q, np.log(share) + log_p) if share else log_q
+        expected = float(model.log_likelihood(y, move.state, STEP)) + log_p - mixed
+        np.testing.assert_allclose(move.log_weight, expected, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3])
+def test_moving_all_together_is_unbiased(share):
+    """Mean weight over 40 000 moves of one ancestor is p(y | ancestor); |z| < 4: false alarm 6e-5.
+
+    The network is wrong: too narrow and off centre.
+    """
+    model = models.linear()
+    proposal = scrambled(model, defensive=share)
+    x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
+    move = jax.jit(lambda key, xs: proposal.propose_all(key, model, xs, y, STEP))(
+        jax.random.key(0), jnp.tile(x[None], (40_000, 1))
+    )
+    h = np.asarray(jax.jacfwd(lambda x: model.observation(x, STEP))(x), np.float64)
+    noise = np.diag([0.7, 0.5]) ** 2 + h @ np.diag([0.6, 0.4]) ** 2 @ h.T
+    centre = h @ np.asarray(model.skeleton(x, STEP), np.float64)
+    exact = scipy.stats.multivariate_normal.logpdf(np.asarray(y), centre, noise)
+    ratios = np.exp(np.asarray(move.log_weight, np.float64) - exact)
+    assert abs(standard_errors_from_one(ratios)) < 4
+    if share:  # bounded by what the transition's weights are bounded by
+        bound = scipy.stats.multivariate_normal.logpdf([0, 0], [0, 0], np.diag([0.7, 0.5]) ** 2)
+        assert move.log_weight.max() <= bound - np.log(share) + 1e-3
+
+
+def test_angles_may_be_shifted_by_whole_turns():
+    model = models.unicycle()
+    proposal = scrambled(model)
+    x, y = jnp.array([0.1, 0.2, 3.0]), jnp.array([2.0, -3.1])
+    turn = 2 * np.pi
+    with jax.enable_x64(True):
+        proposal = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), proposal)
+        moves = [
+            proposal.propose(jax.random.key(0), model, jnp.asarray(a), jnp.asarray(b), STEP)
+            for a, b in [(x, y), (x + turn * np.array([0, 0, 1]), y - turn * np.array([0, 1]))]
+        ]
+    np.testing.assert_allclose(moves[0].state, moves[1].state, atol=1e-6)
+    np.testing.assert_allclose(moves[0].log_weight, moves[1].log_weight, atol=1e-4)
+
+
+@pytest.mark.parametrize(("masks", "y", "uses_network"), [
+    (0.0, [np.nan, np.nan], False),
+    (0.0, [0.5, np.nan], False),
+    (0.5, [0.5, np.nan], True),
+    (0.5, [np.nan, np.nan], False),
+])  # fmt: skip
+def test_missing_observations(masks, y, uses_network):
+    model = models.linear()
+    proposal = scrambled(model, missing_rate=masks, defensive=0.0)
+    x, y = jnp.array([0.5, 0.2]), jnp.array(y)
+    move = proposal.propose(jax.random.key(0), model, x, y, STEP)
+    blind = abs(float(move.log_weight - model.log_likelihood(y, move.state, STEP))) < 1e-5
+    assert blind != uses_network
+    assert np.isfinite(move.log_weight)
+
+
+def test_a_broken_network_is_the_bootstrap_filter():
+    model = models.linear()
+    proposal = scrambled(model, defensive=0.0)
+    broken = eqx.tree_at(lambda p: p.network.mean_head.bias, proposal, jnp.full(2, jnp.nan))
+    x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
+    move = broken.propose(jax.random.key(0), model, x, y, STEP)
+    np.testing.assert_allclose(
+        move.log_weight, model.log_likelihood(y, move.state, STEP), rtol=1e-5
+    )
+
+
+def test_batch_norm_folds_into_the_weights():
+    model = models.linear()
+    proposal = scrambled(model, 0.2, batch_norm=True, depth=2)
+    network = proposal.network
+    variances = [jnp.abs(norm.variance) + 0.5 for norm in network.norms]
+    network = eqx.tree_at(lambda n: [norm.variance for norm in n.norms], network, variances)
+    features = jax.random.normal(jax.random.key(0), (network.first.weight.shape[0],))
+    h = network.first(features)
+    for i in range(0, 4, 2):
+        for j, rectify in ((i, True), (i + 1, False)):
+            norm, start = network.norms[j], h if rectify else u
+            value = network.hidden[j](start)
+            value = norm.scale * (value - norm.mean) / jnp.sqrt(norm.variance + 1e-5) + norm.shift
+            u = jax.nn.relu(value) if rectify else value
+        h = jax.nn.relu(h + u)
+    mean, factor, _ = network.folded()(features)
+    np.testing.assert_allclose(mean, network.mean_head(h), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(factor, network.factor_head(h), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=300)
+    return nopf.train(models.linear(), 6, jax.random.key(0), recipe=recipe)
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """Trained for another model of the same shape."""
+    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=100)
+    other = models.linear(observation_noise=[0.2, 1.5], process_noise=[1.0, 0.2])
+    return nopf.train(other, 6, jax.random.key(0), recipe=recipe)
+
+
+@pytest.mark.parametrize("which", ["trained", "untrained", "elsewhere"])
+def test_evidence_is_unbiased_whatever_the_network(which, request):
+    """200 runs of 300 particles on six observations; |z| < 3: false alarm 0.3 % a case."""
+    model = models.linear()
+    proposal = scrambled(model) if which == "untrained" else request.getfixturevalue(which)
+    ys = np.array(nopf.simulate(model, 6, jax.random.key(42)).observations)
+    ys[2] = ys[4, 1] = np.nan
+    flt = nopf.ParticleFilter(model, proposal, 300)
+    found = flt.run_batch(np.broadcast_to(ys, (200, *ys.shape)), key=jax.random.key(7))
+    exact = nopf.KalmanFilter(model).run(ys)
+    ratios = np.exp(np.asarray(found.log_evidence - exact.log_evidence, np.float64))
+    assert abs(standard_errors_from_one(ratios)) < 3
+
+
+def test_training_reaches_the_optimum(trained):
+    assert trained.history[-1, 3] > 0.98
+    quality = trained.quality(models.linear(), jax.random.key(1))
+    assert quality.ess_fraction.shape == (6,)
+    assert quality.fraction_of_limit.mean() > 0.95
+    assert abs(quality.kl_gap.mean()) < 0.02
+    poor = scrambled(models.linear()).quality(models.linear(), jax.random.key(1))
+    assert poor.fraction_of_limit.mean() < 0.9
+    assert poor.kl_gap.mean() > 0.1
+    assert "locally optimal limit" in str(quality)
+
+
+def test_filters_refuse_a_proposal_of_another_shape(trained):
+    with pytest.raises(ValueError, match="another shape: state_names"):
+        nopf.ParticleFilter(models.unicycle(), trained, 10)
+
+
+def test_file_gives_back_the_same_filter(trained, tmp_path):
+    model, path = models.linear(), tmp_path / "robot.nopf"
+    trained.save(path)
+    loaded = nopf.NeuralProposal.load(path, model)
+    ys = nopf.simulate(model, 6, jax.random.key(1)).observations
+    first, second = (
+        nopf.ParticleFilter(model, p, 100).run(ys, key=jax.random.key(2)) for p in (trained, loaded)
+    )
+    np.testing.assert_array_equal(first.mean, second.mean)
+    assert loaded.recipe == trained.recipe
+    np.testing.assert_array_equal(loaded.history, trained.history)
+    assert [p.name for p in tmp_path.iterdir()] == ["robot.nopf"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"observation_noise": [0.7, 0.6]}, r"observation_noise was \[0.7, 0.5\], is \[0.7, 0.6\]"),
+        ({"transition": lambda x, step: 0.9 * x}, "transition gives other numbers"),
+        ({"state_names": ("a", "b")}, r"state_names was \['x0', 'x1'\]"),
+    ],
+)
+def test_load_says_what_differs(trained, tmp_path, changes, words):
+    trained.save(tmp_path / "robot.nopf")
+    with pytest.raises(ValueError, match=words):
+        nopf.NeuralProposal.load(tmp_path / "robot.nopf", models.linear(**changes))
+    nopf.NeuralProposal.load(tmp_path / "robot.nopf")
+
+
+def test_damaged_files_are_refused(trained, tmp_path):
+    path = tmp_path / "robot.nopf"
+    trained.save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="damaged or of another kind"):
+        nopf.NeuralProposal.load(path)
+    path.write_bytes(b"\x80\x04\x95 not ours")
+    with pytest.raises(ValueError, match="damaged or of another kind"):
+        nopf.NeuralProposal.load(path)
+    path.write_bytes(whole[:-5] + b"\x00\x01\x02\x03\x04")
+    with pytest.raises(ValueError, match="changed after it was written"):
+        nopf.NeuralProposal.load(path)
+    header = json.dumps({"version": "1"})[1:-1].replace(": ", ":").encode()
+    path.write_bytes(whole.replace(header, header.replace(b"1", b"9")))
+    with pytest.raises(ValueError, match="format 9"):
+        nopf.NeuralProposal.load(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        nopf.NeuralProposal.load(tmp_path / "none.nopf")
+    with pytest.raises(FileNotFoundError, match="folder"):
+        trained.save(tmp_path / "nowhere" / "robot.nopf")

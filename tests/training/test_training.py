@@ -1,0 +1,206 @@
+"""Training: the objective, interruptions, and models that are not easy."""
+
+import dataclasses
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nopf
+from nopf.training import TrainingInterrupted, trainer
+from nopf.training.checkpoint import read_checkpoint, write_checkpoint
+from nopf.training.objective import batch_loss, simulate_tuples
+from tests import models
+from tests.proposals.test_neural import scrambled
+
+SMALL = nopf.Recipe.fast(base="skeleton", width=8, depth=2, steps=60, round=20)
+
+
+def leaves(proposal):
+    return jax.tree.leaves(eqx.filter(proposal.network, eqx.is_array))
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
+
+
+@pytest.mark.parametrize("base", ["skeleton", "linearised"])
+def test_both_objectives_have_the_same_gradient(base):
+    """Means over 300 draws, every weight; |z| < 5 for about 100 weights: false alarm 6e-5."""
+    model = models.linear(full=True)
+    exact = scrambled(model, 0.2, base=base, width=4, depth=1)
+    tuples = simulate_tuples(model, exact.steps, jax.random.key(0), 2, 0.0)
+
+    @eqx.filter_jit
+    def gradients(proposal):
+        def gradient(key):
+            def loss(network):
+                changed = eqx.tree_at(lambda p: p.network, proposal, network)
+                return batch_loss(changed, model, tuples, key)[0]
+
+            parts = jax.tree.leaves(jax.grad(loss)(proposal.network))
+            return jnp.concatenate([part.ravel() for part in parts])
+
+        return jax.vmap(gradient)(jax.random.split(jax.random.key(1), 300))
+
+    sampled = dataclasses.replace(
+        exact, recipe=dataclasses.replace(exact.recipe, closed_form=False, samples=8)
+    )
+    first, second = (np.asarray(gradients(p), np.float64) for p in (exact, sampled))
+    error = np.sqrt((first.var(0, ddof=1) + second.var(0, ddof=1)) / 300)
+    assert np.all(np.abs(first.mean(0) - second.mean(0)) < 5 * error + 1e-4)
+    assert np.median(first.var(0) / second.var(0)) < 1  # and the exact one is less noisy
+
+
+def test_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
+    model, path = models.linear(), tmp_path / "part"
+    whole = nopf.train(model, 4, jax.random.key(3), recipe=SMALL)
+    steps = nopf.model.make_steps(model, 4, None, None)
+    cut = trainer.Trainer(model, steps, SMALL, jax.random.key(3))
+    write_checkpoint(path, cut.round(cut.begin()), cut.settings)
+    kept = read_checkpoint(path, cut.begin(), cut.settings)
+    assert kept.step == 20
+    resumed = nopf.train(model, 4, jax.random.key(3), recipe=SMALL, checkpoint=path)
+    assert same(whole, resumed)
+    np.testing.assert_array_equal(whole.history, resumed.history)
+    with pytest.raises(ValueError, match="another key; delete it"):
+        nopf.train(model, 4, jax.random.key(4), recipe=SMALL, checkpoint=path)
+    other = nopf.train(model, 4, jax.random.key(4), recipe=SMALL)
+    assert not same(whole, other)
+
+
+def test_interruption_returns_the_best_so_far(monkeypatch):
+    calls = []
+    real = trainer.Trainer.round
+
+    def interrupted(self, run):
+        calls.append(run.step)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, run)
+
+    monkeypatch.setattr(trainer.Trainer, "round", interrupted)
+    with pytest.warns(TrainingInterrupted, match="step 40 of 60"):
+        proposal = nopf.train(models.linear(), 4, jax.random.key(0), recipe=SMALL)
+    assert proposal.history[-1, 0] == 40
+
+
+def test_divergence_is_rolled_back_and_reported():
+    wild = dataclasses.replace(SMALL, learning_rate=1e30, clip=None, warmup=0)
+    with pytest.raises(FloatingPointError, match="smaller learning_rate"):
+        nopf.train(models.linear(), 4, jax.random.key(0), recipe=wild)
+    rough = dataclasses.replace(SMALL, learning_rate=1e20, clip=None, warmup=0, round=60)
+    network = trainer.Trainer(
+        models.linear(),
+        nopf.model.make_steps(models.linear(), 4, None, None),
+        rough,
+        jax.random.key(0),
+    )
+    start = network.begin()
+    back = network.round(start)
+    assert back.failures == 1
+    assert back.step == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(back.network))
+
+
+def half_line(y, x, step):
+    """Not a number, with a gradient that is none either, for negative states."""
+    return -0.5 * ((y[0] - jnp.sqrt(x[0])) / 0.3) ** 2
+
+
+HALF_LINE = nopf.StateSpaceModel(
+    prior=nopf.Gaussian([1.0], [0.2]),
+    transition=lambda x, step: x,
+    process_noise=[0.5],
+    observation_log_prob=half_line,
+    observation_sample=lambda key, x, step: (
+        jnp.sqrt(jnp.maximum(x, 0)) + 0.3 * jax.random.normal(key, (1,))
+    ),
+)
+
+
+def test_likelihoods_that_are_no_numbers_are_left_out_and_reported():
+    with pytest.warns(UserWarning, match="not finite for up to .* % of the samples"):
+        proposal = nopf.train(HALF_LINE, 3, jax.random.key(0), recipe=SMALL)
+    assert all(np.isfinite(leaf).all() for leaf in leaves(proposal))
+    assert proposal.history[-1, 2] < proposal.history[0, 2]
+
+
+def fifty():
+    return nopf.StateSpaceModel(
+        prior=nopf.Gaussian(np.zeros(50), np.ones(50)),
+        transition=lambda x, step: 0.9 * x,
+        process_noise=np.ones(50),
+        observation=lambda x, step: x,
+        observation_noise=np.ones(50),
+    )
+
+
+def with_control():
+    return models.linear(transition=lambda x, step: 0.9 * x + step.control)
+
+
+@pytest.mark.parametrize(
+    ("model", "horizon", "settings", "changes"),
+    [
+        (models.linear(), 1, {}, {}),
+        (models.linear(), 4, {}, {"missing_rate": 0.3}),
+        (models.linear(), 4, {}, {"batch_norm": True, "innovations": False, "closed_form": False}),
+        (models.linear(), 4, {}, {"base": "auto", "precision": "float64"}),
+        (with_control(), 4, {"controls": np.ones((4, 2)), "times": [0.5, 0.7, 2.0, 2.1]}, {}),
+        (fifty(), 3, {}, {"base": "auto"}),
+        (models.unicycle(), 4, {}, {"base": "linearised"}),
+    ],
+)
+def test_odd_cases_train(model, horizon, settings, changes, tmp_path):
+    recipe = dataclasses.replace(SMALL, **changes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        proposal = nopf.train(model, horizon, jax.random.key(0), recipe=recipe, **settings)
+    assert proposal.history[:, 2].min() <= proposal.history[0, 2]
+    assert np.isfinite(proposal.history[1:]).all()
+    proposal.save(tmp_path / "p.nopf")
+    loaded = nopf.NeuralProposal.load(tmp_path / "p.nopf", model)
+    assert same(loaded, proposal)
+    path = nopf.simulate(model, horizon, jax.random.key(1), **settings)
+    posterior = nopf.ParticleFilter(model, loaded, 50).run(
+        path.observations, key=jax.random.key(0), **settings
+    )
+    assert np.isfinite(posterior.mean).all()
+
+
+def test_one_dimension_reaches_the_optimum():
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: 0.9 * x,
+        process_noise=[1.0],
+        observation=lambda x, step: x,
+        observation_noise=[0.5],
+    )
+    recipe = dataclasses.replace(SMALL, steps=600, learning_rate=0.01)
+    assert nopf.train(model, 4, jax.random.key(0), recipe=recipe).history[-1, 3] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base": "straight"}, "base: expected one of auto"),
+        ({"width": 0}, "width: expected a whole number of at least 1, got 0"),
+        ({"defensive": 1.5}, "defensive: expected a number from 0 to 1"),
+    ],
+)
+def test_recipe_refuses(changes, words):
+    with pytest.raises(ValueError, match=words):
+        nopf.Recipe.fast(**changes)
+
+
+def test_published_recipe():
+    recipe = nopf.Recipe.paper("range-only")
+    assert (recipe.width, recipe.depth, recipe.batch, recipe.samples) == (128, 6, 50, 100)
+    assert recipe.steps * recipe.batch == 500 * 1000
+    assert (recipe.base, recipe.defensive, recipe.learning_rate) == ("skeleton", 0.0, 1e-3)
+    with pytest.raises(ValueError, match='expected "fast", "paper"'):
+        nopf.train(models.linear(), 3, jax.random.key(0), recipe="slow")
