@@ -1,0 +1,90 @@
+"""The command as a user calls it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+MODEL = """
+import jax.numpy as jnp, nopf
+model = nopf.StateSpaceModel(
+    prior=nopf.Gaussian([0.0], [1.0]), transition=lambda x, step: 0.9 * x, process_noise=[1.0],
+    observation=lambda x, step: x, observation_noise=[0.5])
+other = 3
+"""
+
+
+def nopf(*arguments, **options):
+    command = [sys.executable, "-c", "import nopf.cli; nopf.cli.main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture
+def robot(tmp_path):
+    (tmp_path / "robot.py").write_text(MODEL)
+    return tmp_path / "robot.py"
+
+
+def test_train(robot, tmp_path):
+    out = tmp_path / "robot.nopf"
+    arguments = ["train", f"{robot}:model", "--horizon", 4, "--out", out, "--steps", 50, "--json"]
+    done = nopf(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    assert result["file"] == str(out)
+    assert result["base"] in ("skeleton", "linearised")
+    assert 0.5 < result["held_out_ess_fraction"] <= 1
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["robot.nopf", "robot.py"]
+
+
+def test_mistakes_are_named(robot, tmp_path):
+    out = tmp_path / "x.nopf"
+    for arguments, words in [
+        (["train", "nothing", "--out", out], "unordered-range"),
+        (["train", f"{robot}:other", "--out", out, "--horizon", 3], "models in this file: model"),
+        (["train", f"{robot}:model", "--out", out], "--horizon"),
+        (["train", "sensor-bias", "--out", tmp_path / "no" / "x.nopf"], "does not exist"),
+    ]:
+        done = nopf(*arguments, env=os.environ | {"COLUMNS": "200"})
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_killed_training_goes_on_to_the_same_result(tmp_path):
+    code = (
+        "import nopf.training.trainer as t; t.CHECKPOINT_SECONDS = 0; "
+        "import nopf.cli; nopf.cli.main()"
+    )
+    settings = ["--base", "skeleton", "--steps", "1000"]
+
+    def command(out):
+        return [sys.executable, "-c", code, "train", "range-only", "--out", str(out), *settings]
+
+    killed, whole = tmp_path / "killed.nopf", tmp_path / "whole.nopf"
+    part = tmp_path / "killed.nopf.part"
+    process = subprocess.Popen(command(killed), stderr=subprocess.DEVNULL)
+    while not part.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert part.exists()
+    assert not killed.exists()
+    for out in (killed, whole):
+        subprocess.run(command(out), check=True, capture_output=True)
+    assert not part.exists()
+    first, second = (safetensors.numpy.load_file(path) for path in (killed, whole))
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
