@@ -24,8 +24,15 @@ FILTERS = {
     "opf": lambda model, n: nopf.ParticleFilter(model, nopf.OptimalProposal(), n),
     "lpf": lambda model, n: nopf.ParticleFilter(model, nopf.LinearisedProposal(), n),
     "upf": lambda model, n: nopf.ParticleFilter(model, nopf.UnscentedProposal(), n),
+    "nopf": lambda model, n: nopf.ParticleFilter(model, untrained(model), n),
     "ispf": lambda model, n: nopf.ParticleFilter(model, nopf.InnerSamplingProposal(), n),
 }
+
+
+def untrained(model: nopf.StateSpaceModel) -> nopf.NeuralProposal:
+    """Costs what a trained one does."""
+    recipe = nopf.Recipe.fast(base="skeleton", steps=0)
+    return nopf.train(model, 1, jax.random.key(0), recipe=recipe)
 
 
 def random_model(d: int, m: int) -> nopf.StateSpaceModel:

@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def run(*command, **environment):
+def run(*command, cwd=ROOT, **environment):
     return subprocess.run(
         [sys.executable, *command],
-        cwd=ROOT,
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -23,12 +23,12 @@ def run(*command, **environment):
     )
 
 
-@pytest.mark.parametrize("document", ["README.md"])
-def test_code_in_documents_runs(document):
+@pytest.mark.parametrize("document", ["README.md", "docs/training.md"])
+def test_code_in_documents_runs(document, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
-        done = run("-W", "error", "-c", block)
+        done = run("-W", "error", "-c", block, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
 
 

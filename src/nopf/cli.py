@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sys
 import time
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,10 +38,13 @@ def train_command(
     ],
     out: Annotated[Path, typer.Option(help="Where to write the proposal.")],
     horizon: Annotated[
-        int | None, typer.Option(help="Steps of a simulated trajectory; known for benchmarks.")
+        int | None,
+        typer.Option(min=1, help="Steps of a simulated trajectory; known for benchmarks."),
     ] = None,
     recipe: Annotated[str, typer.Option(help="fast, or paper: the published one.")] = "fast",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same proposal.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same proposal.")
+    ] = 0,
     base: Annotated[
         str | None, typer.Option(help="auto, skeleton or linearised; the recipe's if left out.")
     ] = None,
@@ -58,18 +62,24 @@ def train_command(
     A run that was cut short goes on where it was when the same command is given again.
     """
     model, known_horizon = _load(target)
-    if horizon is None and known_horizon is None:
+    horizon = known_horizon if horizon is None else horizon
+    if horizon is None:
         raise typer.BadParameter("needed for a model from a file", param_hint="--horizon")
     if recipe not in ("fast", "paper"):
         raise typer.BadParameter(f"expected fast or paper, got {recipe!r}", param_hint="--recipe")
+    if out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder; name a file", param_hint="--out")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"the folder {out.parent} does not exist", param_hint="--out")
     given = {"base": base, "steps": steps, "missing_rate": missing_rate}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if recipe == "paper":
-        settings = Recipe.paper(target if target in BENCHMARKS else None, **changes)
-    else:
-        settings = Recipe.fast(**changes)
+    try:
+        if recipe == "paper":
+            settings = Recipe.paper(target if target in BENCHMARKS else None, **changes)
+        else:
+            settings = Recipe.fast(**changes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     part = out.with_name(out.name + ".part")
     if fresh:
         part.unlink(missing_ok=True)
@@ -78,7 +88,7 @@ def train_command(
         warnings.simplefilter("always")
         proposal = train(
             model,
-            horizon or known_horizon or 1,
+            horizon,
             jax.random.key(seed),
             recipe=settings,
             checkpoint=part,
@@ -86,8 +96,11 @@ def train_command(
     seconds = time.perf_counter() - started
     for warning in caught:
         print(f"nopf: {warning.message}", file=sys.stderr)
-    proposal.save(out)
     interrupted = any(issubclass(w.category, TrainingInterrupted) for w in caught)
+    if interrupted and out.exists():
+        print(f"nopf: {out} is kept as it was; the run is in {part}", file=sys.stderr)
+    else:
+        proposal.save(out)
     if not interrupted:
         part.unlink(missing_ok=True)
     best = proposal.history[proposal.history[:, 2].argmin()]
@@ -123,12 +136,19 @@ def _load(target: str) -> tuple[StateSpaceModel, int | None]:
         )
     if not Path(path).is_file():
         raise typer.BadParameter(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location("nopf_user_model", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(Path(path).parent))  # for what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else frames and frames[-1].lineno
+        where = f"{path}, line {line}" if line else path
+        raise typer.BadParameter(f"{where}: {type(error).__name__}: {error}") from None
     found = getattr(module, name, None)
     if not isinstance(found, StateSpaceModel):
         models = [key for key, value in vars(module).items() if isinstance(value, StateSpaceModel)]

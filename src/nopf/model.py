@@ -417,6 +417,13 @@ def make_steps(
     return Step(np.arange(first, first + horizon, dtype=np.int32), times, dt, control)
 
 
+def check_key(key: Any) -> PRNGKeyArray:
+    """The key, if there is one."""
+    if key is None or isinstance(key, int | float):
+        raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
+    return key
+
+
 def finite_number(value: Any, name: str) -> float:
     """`value` as a float, if it is a finite number; otherwise a message about `name`."""
     try:

@@ -30,7 +30,8 @@ class Recipe:
             sampling; otherwise all by sampling.
         samples: draws for every tuple and gradient step; even numbers are drawn in mirrored pairs
             if `closed_form`.
-        batch: trajectories a gradient step; None for about 1024 tuples.
+        batch: trajectories a gradient step; None for about 1024 tuples, one trajectory at
+            least.
         round: gradient steps between evaluations; their data are simulated together.
         steps: gradient steps at most.
         patience: evaluations without progress before the step size decays to zero and training
@@ -41,7 +42,7 @@ class Recipe:
         clip: largest norm of a gradient, or None.
         missing_rate: chance that a coordinate of a training observation is missing.
         defensive: share of the particles that the filter draws from the transition.
-        precision: "float32" or "float64", while training.
+        precision: "float64" trains in double precision even where JAX runs in single.
     """
 
     name: str = "fast"
@@ -80,8 +81,8 @@ class Recipe:
         for name in ("batch", "patience"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
-        for name in ("missing_rate", "defensive"):
-            _number(name, getattr(self, name), 0.0, 1.0)
+        _number("missing_rate", self.missing_rate, 0.0, 0.99)
+        _number("defensive", self.defensive, 0.0, 1.0)
         _number("learning_rate", self.learning_rate, 0.0, float("inf"))
         if self.clip is not None:
             _number("clip", self.clip, 0.0, float("inf"))

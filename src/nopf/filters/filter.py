@@ -275,10 +275,3 @@ def check_model(model: StateSpaceModel) -> StateSpaceModel:
     if not isinstance(model, StateSpaceModel):
         raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
     return model
-
-
-def check_key(key: Any) -> PRNGKeyArray:
-    """The key, if there is one."""
-    if key is None or isinstance(key, int | float):
-        raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
-    return key

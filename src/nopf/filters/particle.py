@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_key, check_model, check_quantiles
+from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
 from nopf.filters.posterior import Info
-from nopf.model import StateSpaceModel, Step, positive_integer
+from nopf.model import StateSpaceModel, Step, check_key, positive_integer
 from nopf.proposals import Move, Proposal, TransitionProposal
 from nopf.resampling import Resampling, effective_sample_size, should_resample, systematic
 

@@ -25,14 +25,17 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
         states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), PROBES))
         found = shape_of(model) | {
             "dt": model.dt,
-            "process_noise": _rounded(model.process_noise_at(step).factor),
-            "prior": _rounded(states),
-            "transition": _rounded([model.skeleton(x, step) for x in states]),
+            "process_noise": _numbers(model.process_noise_at(step).factor),
+            "prior": _numbers(states),
+            "transition": _numbers([model.skeleton(x, step) for x in states]),
         }
         if model.custom_log_prob is None:
-            found["observation_noise"] = _rounded(model.observation_noise_at(step).factor)
+            found["observation_noise"] = _numbers(model.observation_noise_at(step).factor)
         if model.observation is not None:
-            found["observation"] = _rounded([model.predict_observation(x, step) for x in states])
+            found["observation"] = _numbers([model.predict_observation(x, step) for x in states])
+        ys = [model.sample_observation(jax.random.key(0), x, step) for x in states]
+        likelihoods = [model.log_likelihood(y, x, step) for y, x in zip(ys, states, strict=True)]
+        found["likelihood"] = _numbers(likelihoods)
     return found
 
 
@@ -51,24 +54,28 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     said = []
     for key in dict.fromkeys([*wanted, *found]):
         a, b = wanted.get(key), found.get(key)
-        if _same(a, b):
+        if _same(a, b, 0.0 if key.endswith("noise") else TOLERANCE):
             continue
-        if key in ("prior", "transition", "observation"):
+        if key in ("prior", "transition", "observation", "likelihood"):
             said.append(f"{key} gives other numbers at the same test points")
         else:
             said.append(f"{key} was {a}, is {b}")
     return said
 
 
-def _rounded(values: Any) -> Any:
-    return np.round(np.asarray(values, np.float64), 9).tolist()
+def _numbers(values: Any) -> Any:
+    return np.asarray(values, np.float64).tolist()
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Any, b: Any, slack: float) -> bool:
+    """Whether numbers agree up to rounding; `slack` is relative to the largest of them."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str):
         return bool(a == b)
     try:
         first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     except (TypeError, ValueError):
         return bool(a == b)
-    return first.shape == second.shape and np.allclose(first, second, rtol=TOLERANCE, atol=1e-6)
+    if first.shape != second.shape:
+        return False
+    largest = np.max(np.abs(first), initial=0, where=np.isfinite(first))
+    return np.allclose(first, second, TOLERANCE, slack * float(largest), equal_nan=True)

@@ -17,11 +17,13 @@ from nopf.model import StateSpaceModel, Step
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
 from nopf.proposals.linearised import Tangent, gauss_newton
 from nopf.proposals.network import SOFTPLUS_ONE, Network
-from nopf.proposals.proposal import Move, Proposal
+from nopf.proposals.proposal import Move, Proposal, why_not_gaussian
 from nopf.proposals.quality import Quality, measure_quality
 from nopf.recipe import Recipe
 
 KIND = "nopf proposal"
+HUGE = 1e4  # whitened units
+OUTSIDE = 3.0  # standard deviations
 
 
 class Features(eqx.Module):
@@ -59,9 +61,13 @@ class Features(eqx.Module):
         inputs = {
             "time": time,
             "dt": jnp.reshape(jnp.asarray(step.dt, predicted.dtype), (1,)),
-            "control": jnp.zeros(0) if step.control is None else jnp.asarray(step.control),
+            "control": self._control(step),
         }
-        parts = [(v - self.centre[name]) / self.spread[name] for name, v in inputs.items()]
+        # Beyond what was seen in training, a time is as good as the last one.
+        parts = [
+            jnp.clip((v - self.centre[name]) / self.spread[name], -OUTSIDE, OUTSIDE)
+            for name, v in inputs.items()
+        ]
         for name, space, value, known in [
             ("state", model.space, predicted, jnp.ones(predicted.shape, bool)),
             ("observation", model.observation_space, jnp.where(observed, y, 0), observed),
@@ -77,6 +83,17 @@ class Features(eqx.Module):
             parts += [surprise, jnp.arcsinh(surprise)]
         return jnp.concatenate([*parts, *mask])
 
+    def _control(self, step: Step) -> Float[Array, " u"]:
+        wanted = self.centre["control"].size
+        if wanted == 0:
+            return jnp.zeros(0)
+        if jnp.shape(step.control) != (wanted,):
+            raise ValueError(
+                f"controls: this proposal was trained with {wanted} controls a step, "
+                f"got {'none' if step.control is None else jnp.shape(step.control)}"
+            )
+        return jnp.asarray(step.control)
+
 
 class Local:
     """The proposal for one particle, in coordinates z in which the transition is standard normal.
@@ -89,10 +106,11 @@ class Local:
     """
 
     def __init__(self, base: Tangent | None, mean: Float[Array, " d"], factor: Float[Array, " e"]):
-        self._base, self._shift = base, mean
+        # Bounds far beyond what is useful, so that no draw can overflow.
+        self._base, self._shift = base, jnp.clip(mean, -HUGE, HUGE)
         raw = factor[: mean.size] + SOFTPLUS_ONE
         self._diagonal = jax.nn.softplus(jnp.clip(raw, -5.0, 20.0))
-        self._lower = factor[mean.size :]
+        self._lower = jnp.clip(factor[mean.size :], -HUGE, HUGE)
         self.log_det = jnp.sum(jnp.log(self._diagonal))
         if base is not None:
             self.log_det = self.log_det + base.log_det
@@ -134,6 +152,8 @@ def _mixed(log_ratio: Float[Array, "*n"], share: float) -> Float[Array, "*n"]:
     """log of (1 − share)·q/p + share."""
     if share == 0:
         return log_ratio
+    if share == 1:
+        return jnp.zeros_like(log_ratio)
     return jnp.logaddexp(np.log1p(-share) + log_ratio, np.log(share))
 
 
@@ -177,6 +197,10 @@ class NeuralProposal(Proposal):
     def check(self, model: StateSpaceModel) -> None:
         wanted, found = json.loads(self.fingerprint), shape_of(model)
         different = differences({key: wanted[key] for key in found}, found)
+        if self.features.innovation is not None and model.observation is None:
+            different.append("it had an observation function")
+        if self.recipe.base == "linearised" and why_not_gaussian(model) is not None:
+            different.append("it had Gaussian observation noise")
         if different:
             raise ValueError(
                 "proposal: this NeuralProposal was trained for a model of another shape: "
@@ -219,7 +243,8 @@ class NeuralProposal(Proposal):
         much as everything else.
         """
         n = ancestors.shape[0]
-        count = round(self.recipe.defensive * n)
+        share = self.recipe.defensive
+        count = max(1, round(share * n)) if share > 0 and n > 1 else 0
         place_key, key = jax.random.split(key)
         keys = jax.random.split(key, n)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
+from nopf.proposals.fingerprint import differences
 
 KIND = "nopf checkpoint"
 
@@ -32,11 +33,17 @@ def read_checkpoint(path: str | os.PathLike[str], run: Any, settings: Mapping[st
     if not Path(path).exists():
         return run
     header, arrays = read_arrays(path, KIND)
-    other = [name for name in settings if header["settings"].get(name) != settings[name]]
+    kept = header["settings"]
+    other = differences(kept["model"], settings["model"])
+    other += [
+        f"another {name}"
+        for name in settings
+        if name != "model" and kept.get(name) != settings[name]
+    ]
     if other:
         raise FileError(
-            f"{path}: this checkpoint belongs to a training with another {', '.join(other)}; "
-            "delete it to start anew, or name another file"
+            f"{path}: this checkpoint belongs to another training ({'; '.join(other)}); delete it "
+            "to start anew (nopf train does with --fresh), or name another file"
         )
     run = dataclasses.replace(run, **header["numbers"], history=np.zeros((header["points"], 4)))
     tree, _ = _parts(run)
@@ -50,7 +57,7 @@ def settled_base(path: str | os.PathLike[str]) -> str | None:
     if not Path(path).exists():
         return None
     header, _ = read_arrays(path, KIND)
-    return str(header["settings"]["recipe"]["base"])
+    return str(header["settings"]["base"])
 
 
 def _parts(run: Any) -> tuple[dict[str, Any], dict[str, Any]]:

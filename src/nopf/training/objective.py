@@ -22,7 +22,7 @@ class Tuples(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How a proposal does on tuples, one number each."""
+    """How a proposal does on tuples, one number each; without an observation 0 and NaN."""
 
     loss: Float[Array, " n"]
     ess_fraction: Float[Array, " n"]
@@ -62,7 +62,7 @@ def batch_loss(
 
     def one(key: PRNGKeyArray, one_tuple: Tuples) -> Any:
         whites = _draw(key, proposal, model.space.size)
-        value, moments, bad = _loss(proposal, model, one_tuple, whites, AXIS)
+        value, moments, bad = _loss(proposal, model, one_tuple, whites)
         return value, jax.lax.pmean(bad, AXIS), moments
 
     values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(keys, tuples)
@@ -81,7 +81,7 @@ def score(
         loss = jnp.where(informed, local.divergence() - jnp.mean(log_likelihood), 0)
         log_ratio = 0.5 * (jnp.sum(whites**2, 1) - jnp.sum(z**2, 1))
         weights = jax.nn.softmax(log_likelihood + log_ratio)
-        return Scores(loss, jnp.where(informed, 1 / (draws * jnp.sum(weights**2)), 1))
+        return Scores(loss, jnp.where(informed, 1 / (draws * jnp.sum(weights**2)), jnp.nan))
 
     return jax.vmap(one)(keys, tuples)
 
@@ -91,9 +91,8 @@ def _loss(
     model: StateSpaceModel,
     one_tuple: Tuples,
     whites: Float[Array, "s d"],
-    axis: str | None,
 ) -> tuple[Array, Any, Array]:
-    local, z, log_likelihood, informed, moments = _weigh(proposal, model, one_tuple, whites, axis)
+    local, z, log_likelihood, informed, moments = _weigh(proposal, model, one_tuple, whites, AXIS)
     if proposal.recipe.closed_form:
         divergence = local.divergence()
     else:

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +16,16 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.gaussian import Numbers
-from nopf.model import StateSpaceModel, Step, make_steps, positive_integer, simulate
+from nopf.model import (
+    StateSpaceModel,
+    Step,
+    check_key,
+    make_steps,
+    positive_integer,
+    simulate,
+)
 from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.network import Network
 from nopf.proposals.neural import Features, NeuralProposal, untrained
 from nopf.proposals.proposal import why_not_gaussian
@@ -28,6 +37,7 @@ from nopf.training.progress import Progress
 TUPLES = 1024  # of a gradient step, where the recipe does not say
 HELD_OUT, DRAWS = 2048, 32
 SCALE_TUPLES = 20_000
+TRAJECTORIES = 64  # at least, to scale features and to hold out
 ENOUGH = 2e-3  # nats; less counts as no progress
 GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
 RETRIES = 8
@@ -50,7 +60,7 @@ def train(
 ) -> NeuralProposal:
     """Trains a proposal for a model on trajectories simulated from it.
 
-    Ctrl-C ends training early and returns the best proposal so far.
+    Ctrl-C ends training early and returns the best proposal so far (once the base is settled).
 
     Args:
         model: the model.
@@ -69,6 +79,11 @@ def train(
         raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
     horizon = positive_integer(horizon, "horizon")
     steps = make_steps(model, horizon, times, controls, start)
+    if not model.reads_control:
+        steps = steps._replace(control=None)
+    if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
+        raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
+    check_key(key)
     # Says what is wrong with a model that cannot be simulated.
     simulate(model, horizon, key, times=times, controls=controls, start=start, batch=8)
     with Progress(progress) as bar, _precision(recipe):
@@ -95,16 +110,20 @@ def _trainer(
     """
 
     def trainer(base: str) -> Trainer:
-        return Trainer(model, steps, dataclasses.replace(recipe, base=base), key)
+        return Trainer(model, steps, recipe, base, key)
 
+    if recipe.base == "linearised":
+        LinearisedProposal().check(model)
     linearisable = (
         why_not_gaussian(model) is None
         and min(model.space.size, model.observation_space.size) <= LARGEST_SYSTEM
     )
-    if recipe.base != "auto" or settled is not None or not linearisable:
-        asked = recipe.base if recipe.base != "auto" else settled or "skeleton"
-        only = trainer(asked)
-        return only, only.begin(), f"base: {asked}"
+    if recipe.base != "auto" or not linearisable or settled is not None:
+        base = recipe.base if recipe.base != "auto" else "skeleton"
+        if recipe.base == "auto" and linearisable and settled is not None:
+            base = settled
+        only = trainer(base)
+        return only, only.begin(), f"base: {base}"
     trials = []
     for base, rounds in [("skeleton", TRIAL_ROUNDS), ("linearised", 0)]:
         trial = trainer(base)
@@ -159,22 +178,29 @@ class Run(eqx.Module):
 class Trainer:
     """One training: what stays the same from its first step to its last."""
 
-    def __init__(self, model: StateSpaceModel, steps: Step, recipe: Recipe, key: PRNGKeyArray):
+    def __init__(
+        self, model: StateSpaceModel, steps: Step, recipe: Recipe, base: str, key: PRNGKeyArray
+    ):
         controls = None if steps.control is None else steps.control.shape[1]
-        weights_key, scale_key, self.held_out_key, self.data_key = jax.random.split(key, 4)
-        self.model, self.steps, self.recipe = model, steps, recipe
+        weights_key, scale_key, held_out_key, self.data_key, self.score_key = jax.random.split(
+            key, 5
+        )
         self.identity = fingerprint(model, controls)
         self.settings = {
-            "recipe": dataclasses.asdict(recipe),
             "model": self.identity,
-            "times": np.asarray(steps.time).tolist(),
-            "controls": controls,
+            "recipe": dataclasses.asdict(recipe),
+            "times": [np.asarray(steps.time).tolist(), np.asarray(steps.dt).tolist()],
+            "controls": None if controls is None else np.asarray(steps.control).tolist(),
             "key": np.asarray(jax.random.key_data(key)).tolist(),
+            "precision": str(jnp.zeros(()).dtype),
+            "base": base,
         }
+        recipe = dataclasses.replace(recipe, base=base)
+        self.model, self.steps, self.recipe = model, steps, recipe
         blank = untrained(self.identity, recipe, steps, weights_key)
         features = _fit_features(blank.features, model, self._tuples(scale_key, SCALE_TUPLES))
         self.blank = eqx.tree_at(lambda p: p.features, blank, features)
-        self.held_out = self._tuples(self.held_out_key, HELD_OUT)
+        self.held_out = self._tuples(held_out_key, HELD_OUT)
         self.batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
 
     def run(
@@ -183,7 +209,7 @@ class Trainer:
         """Goes on from `run`, or from the checkpoint if there is one, to the end or to Ctrl-C."""
         if checkpoint is not None:
             run = read_checkpoint(checkpoint, run, self.settings)
-        saved = time.monotonic()
+        saved, interrupted = time.monotonic(), False
         try:
             while not self._finished(run):
                 run = self.round(run)
@@ -192,13 +218,15 @@ class Trainer:
                     write_checkpoint(checkpoint, run, self.settings)
                     saved = time.monotonic()
         except KeyboardInterrupt:
+            interrupted = True
+        if checkpoint is not None:
+            write_checkpoint(checkpoint, run, self.settings)
+        if interrupted:
             _warn(
                 f"interrupted at step {run.step} of {self.recipe.steps}; "
                 "this is the best proposal so far",
                 TrainingInterrupted,
             )
-        if checkpoint is not None:
-            write_checkpoint(checkpoint, run, self.settings)
         if run.failures:
             _warn(
                 f"the loss was not finite {run.failures} times; each time training went back and "
@@ -260,7 +288,7 @@ class Trainer:
     def score(self, network: Network) -> Scores:
         """How a network does on the held-out tuples."""
         proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        return _score(proposal, self.model, self.held_out, self.held_out_key, DRAWS)
+        return _score(proposal, self.model, self.held_out, self.score_key, DRAWS)
 
     def efficiency(self, network: Network) -> float:
         """Harmonic mean of the held-out ESS fractions over the memory traffic of one particle.
@@ -270,9 +298,7 @@ class Trainer:
         """
         proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
         tuples = jax.tree.map(lambda leaf: leaf[:TRIAL_TUPLES], self.held_out)
-        fractions = _score(
-            proposal, self.model, tuples, self.held_out_key, TRIAL_DRAWS
-        ).ess_fraction
+        fractions = _score(proposal, self.model, tuples, self.score_key, TRIAL_DRAWS).ess_fraction
         step = jax.tree.map(lambda leaf: leaf[0], tuples.steps)
 
         def move(ancestors: Array, y: Array) -> Array:
@@ -281,11 +307,12 @@ class Trainer:
 
         lowered = jax.jit(move).lower(tuples.ancestors, tuples.observations[0])
         cost = lowered.cost_analysis() or {}
-        return float(1 / jnp.mean(1 / fractions)) / cost["bytes accessed"] * len(fractions)
+        traffic = cost.get("bytes accessed", 1.0) / len(fractions)
+        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions))) / traffic
 
     def _judge(self, run: Run, loss: float) -> Run:
         scores = self.score(run.network)
-        held_out, ess = float(scores.loss.mean()), float(scores.ess_fraction.mean())
+        held_out, ess = float(scores.loss.mean()), float(jnp.nanmean(scores.ess_fraction))
         history = np.concatenate([run.history, [[run.step, loss, held_out, ess]]])
         run = dataclasses.replace(run, history=history, stale=run.stale + 1)
         if held_out < run.best_loss:
@@ -320,7 +347,7 @@ class Trainer:
         return run.step / end
 
     def _tuples(self, key: PRNGKeyArray, count: int) -> Tuples:
-        trajectories = -(-count // len(self.steps.index))
+        trajectories = max(TRAJECTORIES, -(-count // len(self.steps.index)))
         tuples = _simulate_tuples(
             self.model, self.steps, key, trajectories, self.recipe.missing_rate
         )
@@ -397,7 +424,8 @@ def _fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) ->
     }
     if features.innovation is None:
         return eqx.tree_at(lambda f: (f.centre, f.spread), features, (centre, spread))
-    innovation = _spread(jax.vmap(model.innovation)(ys, predicted, steps))
+    surprises = jax.vmap(model.innovation)(ys, predicted, steps)
+    innovation = _spread(jnp.where(jnp.isnan(ys), jnp.nan, surprises))
     return eqx.tree_at(
         lambda f: (f.centre, f.spread, f.innovation), features, (centre, spread, innovation)
     )
@@ -406,7 +434,7 @@ def _fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) ->
 def _spread(deviations: Float[Array, "n k"]) -> Float[Array, " k"]:
     """Root mean square; 1 for what does not vary."""
     size = jnp.sqrt(jnp.nanmean(deviations**2, axis=0))
-    return jnp.where(size > 1e-6, size, 1.0)
+    return jnp.where(size > 0, size, 1.0)
 
 
 def _warn(message: str, category: type[Warning] = UserWarning) -> None:
