@@ -97,9 +97,8 @@ class Tangent:
         # Row by row, the residual's response to each coordinate: the columns of J. Without the
         # barriers XLA computes every entry anew for each of its uses.
         jacobian = jax.vmap(push)(jnp.eye(z.size))
-        # Where there is no tangent, nothing is learned: the law stays standard normal.
-        sound = jnp.isfinite(jnp.sum(jacobian) + jnp.sum(value))
-        value, jacobian = (jnp.where(sound, part, 0) for part in (value, jacobian))
+        # Where there is no tangent, nothing is learned: such entries count as zero.
+        value, jacobian = (jnp.where(jnp.isfinite(v), v, 0) for v in (value, jacobian))
         jacobian = jax.lax.optimization_barrier(jacobian)
         columns = [list(column) for column in jacobian]
         self._columns = columns
