@@ -23,7 +23,9 @@ def run(*command, cwd=ROOT, **environment):
     )
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", pytest.param("docs/training.md", marks=pytest.mark.slow)]
+)
 def test_code_in_documents_runs(document, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     assert blocks

@@ -27,7 +27,7 @@ def same(first, second):
     return all(np.array_equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
 
 
-@pytest.mark.parametrize("base", ["skeleton", "linearised"])
+@pytest.mark.parametrize("base", ["skeleton", pytest.param("linearised", marks=pytest.mark.slow)])
 def test_both_objectives_have_the_same_gradient(base):
     """Means over 300 draws, every weight; |z| < 5 for about 100 weights: false alarm 6e-5."""
     model = models.linear(full=True)
@@ -142,7 +142,7 @@ def with_control():
     ("model", "horizon", "settings", "changes"),
     [
         (models.linear(), 1, {}, {}),
-        (models.linear(), 4, {}, {"missing_rate": 0.3}),
+        pytest.param(models.linear(), 4, {}, {"missing_rate": 0.3}, marks=pytest.mark.slow),
         (models.linear(), 4, {}, {"batch_norm": True, "innovations": False, "closed_form": False}),
         pytest.param(
             models.linear(), 4, {}, {"base": "auto", "precision": "float64"}, marks=pytest.mark.slow
@@ -169,6 +169,7 @@ def test_odd_cases_train(model, horizon, settings, changes, tmp_path):
     assert np.isfinite(posterior.mean).all()
 
 
+@pytest.mark.slow
 def test_one_dimension_reaches_the_optimum():
     model = nopf.StateSpaceModel(
         prior=nopf.Gaussian([0.0], [1.0]),
