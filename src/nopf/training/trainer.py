@@ -118,15 +118,15 @@ def _trainer(
         why_not_gaussian(model) is None
         and min(model.space.size, model.observation_space.size) <= LARGEST_SYSTEM
     )
-    if recipe.base != "auto" or not linearisable or settled is not None:
-        base = recipe.base if recipe.base != "auto" else "skeleton"
-        if recipe.base == "auto" and linearisable and settled is not None:
-            base = settled
+    base: str | None = recipe.base
+    if base == "auto":
+        base = settled if linearisable else "skeleton"
+    if base is not None:
         only = trainer(base)
         return only, only.begin(), f"base: {base}"
     trials = []
-    for base, rounds in [("skeleton", TRIAL_ROUNDS), ("linearised", 0)]:
-        trial = trainer(base)
+    for candidate, rounds in [("skeleton", TRIAL_ROUNDS), ("linearised", 0)]:
+        trial = trainer(candidate)
         run = trial.begin()
         for _ in range(min(rounds, recipe.steps // recipe.round)):
             run = trial.round(run)
