@@ -219,12 +219,12 @@ class NeuralProposal(Proposal):
         share = self.recipe.defensive
         white_key, coin_key = jax.random.split(key)
         white = jax.random.normal(white_key, ancestor.shape)
-        blind = jax.random.bernoulli(coin_key, share)
-        state, log_ratio, log_likelihood = jax.tree.map(
-            lambda a, b: jnp.where(blind, a, b),
-            self._draw(model, ancestor, y, step, white, True),
-            self._draw(model, ancestor, y, step, white, False),
-        )
+        drawn = self._draw(model, ancestor, y, step, white, False)
+        if share > 0:
+            blind = jax.random.bernoulli(coin_key, share)
+            other = self._draw(model, ancestor, y, step, white, True)
+            drawn = jax.tree.map(lambda a, b: jnp.where(blind, a, b), other, drawn)
+        state, log_ratio, log_likelihood = drawn
         return Move(state, log_likelihood - _mixed(log_ratio, share), memory)
 
     def propose_all(
