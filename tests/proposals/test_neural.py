@@ -104,6 +104,27 @@ def test_moving_all_together_is_unbiased(share):
         assert move.log_weight.max() <= bound - np.log(share) + 1e-3
 
 
+def test_moving_all_together_weighs_each_by_its_own_ancestor():
+    model, share, n = models.unicycle(), 0.5, 40
+    proposal = scrambled(model, defensive=share)
+    path = nopf.simulate(model, 1, jax.random.key(3), batch=n)
+    ancestors, y = path.initial_state, path.observations[0, 0]
+    move = proposal.propose_all(jax.random.key(0), model, ancestors, y, STEP)
+
+    def expected(ancestor, state):
+        predicted = model.skeleton(ancestor, STEP)
+        process = model.process_noise_at(STEP)
+        z = process.whiten(model.space.difference(state, predicted))
+        local, _, _ = proposal.local(model, predicted, y, STEP)
+        ratio = 0.5 * (jnp.sum(z**2) - jnp.sum(local.whiten(z) ** 2)) - local.log_det
+        mixed = jnp.logaddexp(jnp.log(1 - share) + ratio, jnp.log(share))
+        return model.log_likelihood(y, state, STEP) - mixed
+
+    np.testing.assert_allclose(
+        move.log_weight, jax.vmap(expected)(ancestors, move.state), rtol=1e-3, atol=5e-3
+    )
+
+
 def test_angles_may_be_shifted_by_whole_turns():
     model = models.unicycle()
     proposal = scrambled(model)

@@ -55,6 +55,26 @@ def test_both_objectives_have_the_same_gradient(base):
     assert np.median(first.var(0) / second.var(0)) < 1  # and the exact one is less noisy
 
 
+def test_tuples_pair_an_ancestor_with_the_next_observation_and_its_step():
+    """Hardly any noise, and a motion that differs from step to step: a shift by one would show."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x + step.index**2 + step.control,
+        process_noise=[1e-4],
+        observation=lambda x, step: x + 10 * step.time,
+        observation_noise=[1e-4],
+    )
+    times, controls = [0.5, 0.7, 2.0, 2.1, 5.0], np.array([[3.0], [1.0], [4.0], [1.5], [9.0]])
+    steps = nopf.model.make_steps(model, 5, times, controls)
+    ancestors, ys, own = simulate_tuples(model, steps, jax.random.key(0), 3, 0.0)
+    assert sorted(np.asarray(own.index).tolist()) == sorted(3 * [1, 2, 3, 4, 5])
+    index = np.asarray(own.index)
+    moved = ancestors[:, 0] + index**2 + controls[index - 1, 0]
+    np.testing.assert_allclose(ys[:, 0], moved + 10 * np.asarray(times)[index - 1], atol=2e-3)
+    _, masked, _ = simulate_tuples(model, steps, jax.random.key(0), 300, 0.3)
+    assert abs(np.isnan(masked).mean() - 0.3) < 0.06  # five standard errors
+
+
 def test_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
     model, path = models.linear(), tmp_path / "part"
     whole = nopf.train(model, 4, jax.random.key(3), recipe=SMALL)
