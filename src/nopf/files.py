@@ -50,13 +50,15 @@ def write_arrays(
 ) -> None:
     """A safetensors file whose metadata hold `kind`, a format version, a checksum and `header`."""
     text = json.dumps(header)
+    # Of an array that is not contiguous safetensors would write other numbers.
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {
         "kind": kind,
         "version": str(VERSION),
         "header": text,
         "checksum": _checksum(text, arrays),
     }
-    write_whole(path, safetensors.numpy.save(dict(arrays), metadata))
+    write_whole(path, safetensors.numpy.save(arrays, metadata))
 
 
 def read_arrays(

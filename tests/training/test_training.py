@@ -11,7 +11,6 @@ import pytest
 
 import nopf
 from nopf.training import TrainingInterrupted, trainer
-from nopf.training.checkpoint import read_checkpoint, write_checkpoint
 from nopf.training.objective import batch_loss, simulate_tuples
 from tests import models
 from tests.proposals.test_neural import scrambled
@@ -75,34 +74,39 @@ def test_tuples_pair_an_ancestor_with_the_next_observation_and_its_step():
     assert abs(np.isnan(masked).mean() - 0.3) < 0.06  # five standard errors
 
 
-def test_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
-    model, path = models.linear(), tmp_path / "part"
-    whole = nopf.train(model, 4, jax.random.key(3), recipe=SMALL)
-    steps = nopf.model.make_steps(model, 4, None, None)
-    cut = trainer.Trainer(model, steps, SMALL, "skeleton", jax.random.key(3))
-    write_checkpoint(path, cut.round(cut.begin()), cut.settings)
-    kept = read_checkpoint(path, cut.begin(), cut.settings)
-    assert kept.step == 20
-    resumed = nopf.train(model, 4, jax.random.key(3), recipe=SMALL, checkpoint=path)
-    assert same(whole, resumed)
-    np.testing.assert_array_equal(whole.history, resumed.history)
-    with pytest.raises(ValueError, match=r"another key.*; delete it"):
-        nopf.train(model, 4, jax.random.key(4), recipe=SMALL, checkpoint=path)
-    other = nopf.train(model, 4, jax.random.key(4), recipe=SMALL)
-    assert not same(whole, other)
-
-
-def test_interruption_returns_the_best_so_far(monkeypatch):
+def interrupt_at(monkeypatch, count):
+    """Ctrl-C in the round of this number."""
     calls = []
     real = trainer.Trainer.round
 
     def interrupted(self, run):
         calls.append(run.step)
-        if len(calls) == 3:
+        if len(calls) == count:
             raise KeyboardInterrupt
         return real(self, run)
 
     monkeypatch.setattr(trainer.Trainer, "round", interrupted)
+
+
+def test_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path, monkeypatch):
+    model, file = models.linear(), tmp_path / "run.part"
+    whole = nopf.train(model, 4, jax.random.key(3), recipe=SMALL)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2)
+        with pytest.warns(TrainingInterrupted, match="step 20 of 60"):
+            cut = nopf.train(model, 4, jax.random.key(3), recipe=SMALL, checkpoint=file)
+    assert len(cut.history) < len(whole.history)
+    resumed = nopf.train(model, 4, jax.random.key(3), recipe=SMALL, checkpoint=file)
+    assert same(whole, resumed)
+    np.testing.assert_array_equal(whole.history, resumed.history)
+    with pytest.raises(ValueError, match=r"another key.*; delete it"):
+        nopf.train(model, 4, jax.random.key(4), recipe=SMALL, checkpoint=file)
+    other = nopf.train(model, 4, jax.random.key(4), recipe=SMALL)
+    assert not same(whole, other)
+
+
+def test_interruption_returns_the_best_so_far(monkeypatch):
+    interrupt_at(monkeypatch, 3)
     with pytest.warns(TrainingInterrupted, match="step 40 of 60"):
         proposal = nopf.train(models.linear(), 4, jax.random.key(0), recipe=SMALL)
     assert proposal.history[-1, 0] == 40
@@ -113,7 +117,8 @@ def test_divergence_is_rolled_back_and_reported():
     with pytest.raises(FloatingPointError, match="smaller learning_rate"):
         nopf.train(models.linear(), 4, jax.random.key(0), recipe=wild)
     steps = nopf.model.make_steps(models.linear(), 4, None, None)
-    network = trainer.Trainer(models.linear(), steps, wild, "skeleton", jax.random.key(0))
+    paths = nopf.simulate(models.linear(), 4, jax.random.key(1), batch=1000)
+    network = trainer.Trainer(models.linear(), steps, wild, "skeleton", jax.random.key(0), paths)
     start = network.begin()
     back = network.round(start)
     assert back.failures == 1

@@ -81,7 +81,8 @@ class Features(eqx.Module):
         if self.innovation is not None:
             surprise = model.innovation(y, predicted, step) / self.innovation
             parts += [surprise, jnp.arcsinh(surprise)]
-        return jnp.concatenate([*parts, *mask])
+        # Without the barrier XLA multiplies every part by its own rows of the weights and adds up.
+        return jax.lax.optimization_barrier(jnp.concatenate([*parts, *mask]))
 
     def _control(self, step: Step) -> Float[Array, " u"]:
         wanted = self.centre["control"].size

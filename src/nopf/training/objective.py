@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step, simulate_steps
+from nopf.model import StateSpaceModel, Step, Trajectories, simulate_steps
 from nopf.proposals.neural import NeuralProposal
 
 AXIS = "tuples"
@@ -35,13 +35,19 @@ def simulate_tuples(
     trajectories: int,
     missing_rate: float,
 ) -> Tuples:
-    """All tuples of so many trajectories, shuffled; coordinates go missing at random."""
-    data_key, order_key, missing_key = jax.random.split(key, 3)
+    """All tuples of so many fresh trajectories."""
+    data_key, key = jax.random.split(key)
     paths = jax.vmap(lambda k: simulate_steps(model, steps, k))(
         jax.random.split(data_key, trajectories)
     )
+    return as_tuples(paths, steps, key, missing_rate)
+
+
+def as_tuples(paths: Trajectories, steps: Step, key: PRNGKeyArray, missing_rate: float) -> Tuples:
+    """The tuples of a batch of trajectories, shuffled; coordinates go missing at random."""
+    order_key, missing_key = jax.random.split(key)
     before = jnp.concatenate([paths.initial_state[:, None], paths.states[:, :-1]], axis=1)
-    horizon = before.shape[1]
+    trajectories, horizon = before.shape[:2]
     order = jax.random.permutation(order_key, trajectories * horizon)
 
     def flat(values: Array) -> Array:

@@ -19,6 +19,7 @@ from nopf.gaussian import Numbers
 from nopf.model import (
     StateSpaceModel,
     Step,
+    Trajectories,
     check_key,
     make_steps,
     positive_integer,
@@ -31,17 +32,24 @@ from nopf.proposals.neural import Features, NeuralProposal, untrained
 from nopf.proposals.proposal import why_not_gaussian
 from nopf.recipe import Recipe, as_recipe
 from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
-from nopf.training.objective import Scores, Tuples, batch_loss, score, simulate_tuples
+from nopf.training.objective import (
+    Scores,
+    Tuples,
+    as_tuples,
+    batch_loss,
+    score,
+    simulate_tuples,
+)
 from nopf.training.progress import Progress
 
 TUPLES = 1024  # of a gradient step, where the recipe does not say
-HELD_OUT, DRAWS = 2048, 32
+HELD_OUT, DRAWS = 1024, 64
 SCALE_TUPLES = 20_000
 TRAJECTORIES = 64  # at least, to scale features and to hold out
 ENOUGH = 2e-3  # nats; less counts as no progress
 GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
 RETRIES = 8
-TRIAL_ROUNDS, TRIAL_TUPLES, TRIAL_DRAWS = 8, 512, 256
+TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
 CHECKPOINT_SECONDS = 5.0
 
@@ -83,12 +91,19 @@ def train(
         steps = steps._replace(control=None)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
-    check_key(key)
-    # Says what is wrong with a model that cannot be simulated.
-    simulate(model, horizon, key, times=times, controls=controls, start=start, batch=8)
+    key, simulate_key = jax.random.split(check_key(key))
     with Progress(progress) as bar, _precision(recipe):
+        paths = simulate(
+            model,
+            horizon,
+            simulate_key,
+            times=times,
+            controls=controls,
+            start=start,
+            batch=max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon)),
+        )
         settled = None if checkpoint is None else settled_base(checkpoint)
-        trainer, run, reason = _trainer(model, steps, recipe, key, settled)
+        trainer, run, reason = _trainer(model, steps, recipe, key, paths, settled)
         bar.say(reason)
         proposal = trainer.run(run, checkpoint, bar)
         # By way of the host: what was trained in double precision is used in the caller's.
@@ -99,7 +114,12 @@ def train(
 
 
 def _trainer(
-    model: StateSpaceModel, steps: Step, recipe: Recipe, key: PRNGKeyArray, settled: str | None
+    model: StateSpaceModel,
+    steps: Step,
+    recipe: Recipe,
+    key: PRNGKeyArray,
+    paths: Trajectories,
+    settled: str | None,
 ) -> tuple["Trainer", "Run", str]:
     """The training with its base settled, where it stands, and why this base.
 
@@ -110,7 +130,7 @@ def _trainer(
     """
 
     def trainer(base: str) -> Trainer:
-        return Trainer(model, steps, recipe, base, key)
+        return Trainer(model, steps, recipe, base, key, paths)
 
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
@@ -179,12 +199,16 @@ class Trainer:
     """One training: what stays the same from its first step to its last."""
 
     def __init__(
-        self, model: StateSpaceModel, steps: Step, recipe: Recipe, base: str, key: PRNGKeyArray
+        self,
+        model: StateSpaceModel,
+        steps: Step,
+        recipe: Recipe,
+        base: str,
+        key: PRNGKeyArray,
+        paths: Trajectories,
     ):
         controls = None if steps.control is None else steps.control.shape[1]
-        weights_key, scale_key, held_out_key, self.data_key, self.score_key = jax.random.split(
-            key, 5
-        )
+        weights_key, order_key, self.data_key, self.score_key = jax.random.split(key, 4)
         self.identity = fingerprint(model, controls)
         self.settings = {
             "model": self.identity,
@@ -197,10 +221,12 @@ class Trainer:
         }
         recipe = dataclasses.replace(recipe, base=base)
         self.model, self.steps, self.recipe = model, steps, recipe
+        tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
+        self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
         blank = untrained(self.identity, recipe, steps, weights_key)
-        features = _fit_features(blank.features, model, self._tuples(scale_key, SCALE_TUPLES))
+        to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
+        features = _fit_features(blank.features, model, to_scale)
         self.blank = eqx.tree_at(lambda p: p.features, blank, features)
-        self.held_out = self._tuples(held_out_key, HELD_OUT)
         self.batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
 
     def run(
@@ -297,15 +323,15 @@ class Trainer:
         count of floating-point operations does not, since matrix products take so little of it.
         """
         proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        tuples = jax.tree.map(lambda leaf: leaf[:TRIAL_TUPLES], self.held_out)
-        fractions = _score(proposal, self.model, tuples, self.score_key, TRIAL_DRAWS).ess_fraction
-        step = jax.tree.map(lambda leaf: leaf[0], tuples.steps)
+        fractions = self.score(network).ess_fraction
+        step = jax.tree.map(lambda leaf: leaf[0], self.held_out.steps)
 
         def move(ancestors: Array, y: Array) -> Array:
             key = jax.random.key(0)
             return proposal.propose_all(key, self.model, ancestors, y, step).state
 
-        lowered = jax.jit(move).lower(tuples.ancestors, tuples.observations[0])
+        ancestors, ys, _ = self.held_out
+        lowered = jax.jit(move).lower(ancestors, ys[0])
         cost = lowered.cost_analysis() or {}
         traffic = cost.get("bytes accessed", 1.0) / len(fractions)
         return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions))) / traffic
@@ -333,6 +359,8 @@ class Trainer:
         return rate * np.clip(1 - (at - decay_from) / self._decay(decay_from), 0, 1)
 
     def _decay(self, decay_from: int) -> int:
+        if decay_from == 0:
+            return 0  # The base is good as it is.
         return max(self.recipe.round, min(self.recipe.steps // 4, decay_from // 2))
 
     def _finished(self, run: Run) -> bool:
@@ -346,15 +374,8 @@ class Trainer:
             end = min(end, run.decay_from + self._decay(run.decay_from))
         return run.step / end
 
-    def _tuples(self, key: PRNGKeyArray, count: int) -> Tuples:
-        trajectories = max(TRAJECTORIES, -(-count // len(self.steps.index)))
-        tuples = _simulate_tuples(
-            self.model, self.steps, key, trajectories, self.recipe.missing_rate
-        )
-        return jax.tree.map(lambda leaf: leaf[:count], tuples)
 
-
-_simulate_tuples = eqx.filter_jit(simulate_tuples)
+_as_tuples = eqx.filter_jit(as_tuples)
 _score = eqx.filter_jit(score)
 
 
