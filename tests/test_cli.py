@@ -10,6 +10,9 @@ import time
 import numpy as np
 import pytest
 import safetensors.numpy
+from typer.testing import CliRunner
+
+from nopf import cli
 
 MODEL = """
 import jax.numpy as jnp, nopf
@@ -88,3 +91,57 @@ def test_killed_training_goes_on_to_the_same_result(tmp_path):
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["range-onl"], "did you mean range-only?"),
+        (["sensor-bias", "--filters", "bfp"], "did you mean bpf?"),
+        (["sensor-bias", "--seeds", "0"], "expected at least 1, got 0"),
+        (["sensor-bias", "--particles", "0"], "expected at least 2, got 0"),
+        (["range-only", "--filters", "kf"], "none of these filters applies"),
+    ],
+)
+def test_bench_mistakes_are_named(tmp_path, arguments, words):
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        cli.app, ["bench", *arguments, "--out", str(out)], env={"COLUMNS": "300"}
+    )
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not out.exists()
+
+
+def test_bench_refuses_results_of_another_version(tmp_path):
+    (tmp_path / "nopf.json").write_text('{"nopf": "9.9", "format": 1}')
+    done = CliRunner().invoke(
+        cli.app, ["bench", "sensor-bias", "--out", str(tmp_path)], env={"COLUMNS": "300"}
+    )
+    assert done.exit_code == 2
+    assert "made by nopf 9.9" in done.output
+    assert [file.name for file in tmp_path.iterdir()] == ["nopf.json"]
+
+
+def test_bench_and_sweep_write_tables(tmp_path):
+    common = ["--filters", "kf,bpf", "--seeds", "2", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(
+        cli.app, ["bench", "sensor-bias", "--particles", "30", *common, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    (table,) = json.loads(done.stdout)
+    assert table["particles"] == 30
+    assert set(table["filters"]) == {"kf", "bpf"}
+    folder = tmp_path / "out" / "sensor-bias"
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    assert lines[0] == (
+        "benchmark,filter,seed,particles,nmse,pnll,es,ess,wt,made,picp,log_evidence"
+    )
+    assert len(lines) == 5
+    assert "| KF |" in (folder / "table.md").read_text()
+    done = CliRunner().invoke(cli.app, ["sweep", "sensor-bias", "--particles", "10,30", *common])
+    assert done.exit_code == 0, done.output
+    assert "N = 10" in done.stdout
+    assert len((folder / "sweep.csv").read_text().splitlines()) == 9
+    assert (folder / "sweep.svg").stat().st_size > 1000
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 5

@@ -1,6 +1,7 @@
 """The command `nopf`."""
 
 import dataclasses
+import difflib
 import importlib.util
 import json
 import sys
@@ -14,6 +15,12 @@ import jax
 import typer
 
 from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.cluster import ClusterError
+from nopf.benchmarks.filters import NAMES
+from nopf.benchmarks.progress import Cells
+from nopf.benchmarks.runner import Results, ResultsError, plan, run, write_csv
+from nopf.benchmarks.tables import tabulate
+from nopf.files import write_whole
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
 from nopf.training import TrainingInterrupted, train
@@ -24,11 +31,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def _commands() -> None:
-    """Keeps `train` a command of its own while there is only one."""
 
 
 @app.command("train")
@@ -125,6 +127,220 @@ def train_command(
         raise typer.Exit(130)
 
 
+Names = Annotated[
+    list[str], typer.Argument(help=f"Some of {', '.join(BENCHMARKS)}; or all.", metavar="NAME…")
+]
+Filters = Annotated[str, typer.Option(help=f"With commas, some of {', '.join(NAMES)}; or all.")]
+Seeds = Annotated[int, typer.Option(help="How many simulated truths; seeds from 0 on.")]
+Out = Annotated[Path, typer.Option(help="The folder of results; what is there is not run again.")]
+Workers = Annotated[int, typer.Option(help="Processes to spread the work over, with Dask.")]
+Cluster = Annotated[str | None, typer.Option(help="Address of a running Dask scheduler.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command("bench")
+def bench_command(
+    names: Names,
+    filters: Filters = "enkf,bpf,nopf",
+    seeds: Seeds = 10,
+    particles: Annotated[
+        int | None, typer.Option(help="How many; the paper's number if left out.")
+    ] = None,
+    out: Out = Path("results"),
+    workers: Workers = 0,
+    cluster: Cluster = None,
+    against_paper: Annotated[
+        bool, typer.Option("--against-paper", help="The published value beside each number.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Runs filters on the paper's benchmarks and tabulates seven metrics.
+
+    Every filter sees the same simulated data. A run that was cut short goes on where it was when
+    the same command is given again. For each benchmark OUT gets metrics.csv, with one row a filter
+    and seed, and the table as table.md, table.csv and table.tex.
+    """
+    counts = None if particles is None else [particles]
+    results, chosen = _run_cells(names, filters, seeds, counts, out, workers, cluster)
+    tables = []
+    for name in chosen:
+        count = BENCHMARKS[name].particles if particles is None else particles
+        rows = [row for row in results.rows(name) if row["particles"] == count]
+        if not rows:
+            continue
+        table = tabulate(rows)
+        tables.append(table)
+        folder = out / name
+        write_csv(folder / "metrics.csv", rows)
+        for suffix, text in [
+            ("md", table.markdown(against_paper)),
+            ("csv", table.csv(against_paper)),
+            ("tex", table.latex(against_paper)),
+        ]:
+            write_whole(folder / f"table.{suffix}", text.encode())
+    if as_json:
+        print(json.dumps([table.numbers() for table in tables]))
+        return
+    terminal = sys.stdout.isatty()
+    for table in tables:
+        title = BENCHMARKS[table.benchmark].title
+        seeds_said = f"{table.seeds} seed{'s' if table.seeds > 1 else ''}"
+        print(f"{table.benchmark} ({title}), N = {table.particles}, {seeds_said}")
+        print(table.text(against_paper, bold=terminal) + "\n")
+    best = "bold" if terminal else "a star"
+    brackets = "; in brackets: as published" if against_paper else ""
+    print(f"Mean ± standard deviation over seeds; {best}: the best two of a column{brackets}.")
+    print(f"Written to {out}. A page with pictures: nopf report {out}")
+
+
+@app.command("sweep")
+def sweep_command(
+    names: Names,
+    particles: Annotated[str, typer.Option(help="With commas.")] = "100,1000,10000",
+    filters: Filters = "enkf,bpf,nopf",
+    seeds: Seeds = 10,
+    out: Out = Path("results"),
+    workers: Workers = 0,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs filters with several numbers of particles: metrics against N.
+
+    For each benchmark OUT gets sweep.csv, with one row a filter, number of particles and seed, and
+    sweep.svg, the metrics against N (if matplotlib is installed).
+    """
+    try:
+        counts = [int(word) for word in particles.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected whole numbers with commas between them, got {particles!r}",
+            param_hint="--particles",
+        ) from None
+    results, chosen = _run_cells(names, filters, seeds, counts, out, workers, cluster)
+    found = []
+    for name in chosen:
+        rows = results.rows(name)
+        if not rows:
+            continue
+        write_csv(out / name / "sweep.csv", rows)
+        try:
+            from nopf.report.figures import save, sweep_figure
+        except ImportError:
+            print(
+                "nopf: no figure, since matplotlib is not installed: "
+                "python -m pip install 'nopf[plots]'",
+                file=sys.stderr,
+            )
+        else:
+            save(sweep_figure(rows), out / name / "sweep.svg")
+        for count in counts:
+            here = [row for row in rows if row["particles"] == count]
+            table = tabulate(here) if here else None
+            if table is not None:
+                found.append(table)
+    if as_json:
+        print(json.dumps([table.numbers() for table in found]))
+        return
+    for table in found:
+        print(f"{table.benchmark}, N = {table.particles}, {table.seeds} seeds")
+        print(table.text(bold=sys.stdout.isatty()) + "\n")
+    print(f"Written to {out}. A page with pictures: nopf report {out}")
+
+
+@app.command("report")
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="A folder of results, from bench or sweep.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; FOLDER/report.html if left out.")
+    ] = None,
+    figures: Annotated[
+        str | None, typer.Option(help="svg, png or pdf: also draw every figure, in FOLDER/figures.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes one HTML page of results, with tables and animated particles; it needs no network."""
+    if figures not in (None, "svg", "png", "pdf"):
+        raise typer.BadParameter(
+            f"expected svg, png or pdf, got {figures!r}", param_hint="--figures"
+        )
+    if not (folder / "nopf.json").is_file():
+        raise typer.BadParameter(
+            f"{folder} holds no results; make some with: nopf bench range-only --out {folder}"
+        )
+    try:
+        from nopf.report.drawing import draw_all
+        from nopf.report.page import page
+    except ImportError:
+        print(
+            "nopf: the report needs matplotlib and Plotly: python -m pip install 'nopf[plots]'",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1) from None
+    try:
+        results = Results(folder)
+    except ResultsError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not any(results.rows(name) for name in results.benchmarks()):
+        raise typer.BadParameter(f"{folder}: no cell is finished yet; run nopf bench again")
+    target = folder / "report.html" if out is None else out
+    write_whole(target, page(results).encode())
+    drawn = draw_all(results, folder / "figures", figures) if figures else []
+    if as_json:
+        print(json.dumps({"page": str(target), "figures": [str(file) for file in drawn]}))
+        return
+    print(f"{target}: open it in a browser ({target.stat().st_size / 1e6:.1f} MB, no network)")
+    if drawn:
+        print(f"{len(drawn)} figures in {folder / 'figures'}")
+
+
+def _run_cells(
+    names: list[str],
+    filters: str,
+    seeds: int,
+    counts: list[int] | None,
+    out: Path,
+    workers: int,
+    cluster: str | None,
+) -> tuple[Results, list[str]]:
+    """Checks what was asked for, and runs it."""
+    chosen = list(BENCHMARKS) if names == ["all"] else list(dict.fromkeys(names))
+    _known("NAME", chosen, tuple(BENCHMARKS))
+    short = [word.strip() for word in filters.split(",") if word.strip()]
+    short = list(NAMES) if short == ["all"] else list(dict.fromkeys(short))
+    if not short:
+        raise typer.BadParameter("expected at least one filter", param_hint="--filters")
+    _known("--filters", short, NAMES)
+    for value, hint, low in [(seeds, "--seeds", 1), (workers, "--workers", 0)]:
+        if value < low:
+            raise typer.BadParameter(f"expected at least {low}, got {value}", param_hint=hint)
+    for count in counts or []:
+        if count < 2:
+            raise typer.BadParameter(f"expected at least 2, got {count}", param_hint="--particles")
+    cells, skipped = plan(chosen, short, seeds, counts)
+    for reason in skipped:
+        print(f"nopf: {reason}", file=sys.stderr)
+    if not cells:
+        raise typer.BadParameter("none of these filters applies", param_hint="--filters")
+    try:
+        results = Results(out)
+        results.prepare()
+        with Cells() as tell:
+            run(results, cells, workers=workers, cluster=cluster, tell=tell)
+    except ResultsError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from None
+    return results, chosen
+
+
+def _known(hint: str, given: list[str], known: tuple[str, ...]) -> None:
+    for word in given:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, 1, 0.4)
+            suggestion = f"; did you mean {near[0]}?" if near else ""
+            raise typer.BadParameter(
+                f"{word!r} is none of {', '.join(known)}{suggestion}", param_hint=hint
+            )
+
+
 def _load(target: str) -> tuple[StateSpaceModel, int | None]:
     """The model that `target` names, and its horizon if that is known."""
     if target in BENCHMARKS:
@@ -164,7 +380,7 @@ def main() -> None:
     """Runs the command; turns what the library raises into one line and exit code 1."""
     try:
         app()
-    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+    except (ValueError, TypeError, FloatingPointError, OSError, ClusterError) as error:
         print(f"nopf: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -21,6 +21,8 @@ class Benchmark:
         eta: step size of the nudged filter.
         stand_in_noise: what the unscented filter takes for observation noise, where the model's own
             is not Gaussian.
+        plane: the two states that pictures show.
+        landmarks: points in that plane.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Benchmark:
     initial_state: tuple[float, ...] | None = None
     eta: float = 2e-4
     stand_in_noise: tuple[float, ...] | None = None
+    plane: tuple[str, str] = ("x", "y")
+    landmarks: tuple[tuple[float, float], ...] = ()
 
     def simulate(self, seed: int) -> Trajectories:
         """The truth and the data of a seed: the same for every filter."""

@@ -13,6 +13,7 @@ from nopf.filters import (
 from nopf.proposals import (
     InnerSamplingProposal,
     LinearisedProposal,
+    NeuralProposal,
     NudgedProposal,
     OptimalProposal,
     UnscentedProposal,
@@ -31,12 +32,32 @@ FILTERS: dict[str, Callable[[Benchmark, int], Filter]] = {
 }
 
 
-def make_filter(name: str, benchmark: Benchmark, particles: int | None = None) -> Filter:
-    """A filter by its short name; with the paper's number of particles if none is given.
+LEARNED = ("nopf", "nopf-paper")  # the default recipe, and the published one
+NAMES = (*FILTERS, *LEARNED)
+
+
+def make_filter(
+    name: str,
+    benchmark: Benchmark,
+    particles: int | None = None,
+    proposal: NeuralProposal | None = None,
+) -> Filter:
+    """A filter by its short name.
+
+    Args:
+        name: one of `NAMES`.
+        benchmark: what to set it up for.
+        particles: how many; the paper's number if left out.
+        proposal: the trained one, for the filters that use one.
 
     Raises:
         ValueError: if the name is unknown, or if the filter does not fit the benchmark's model.
     """
-    if name not in FILTERS:
-        raise ValueError(f"filter: expected one of {', '.join(FILTERS)}, got {name!r}")
-    return FILTERS[name](benchmark, benchmark.particles if particles is None else particles)
+    if name not in NAMES:
+        raise ValueError(f"filter: expected one of {', '.join(NAMES)}, got {name!r}")
+    count = benchmark.particles if particles is None else particles
+    if name not in LEARNED:
+        return FILTERS[name](benchmark, count)
+    if proposal is None:
+        raise ValueError(f"filter: {name} needs a trained proposal; train one with nopf.train")
+    return ParticleFilter(benchmark.model, proposal, count)

@@ -64,4 +64,5 @@ benchmark = Benchmark(
     model=model,
     horizon=50,
     particles=10_000,
+    landmarks=tuple((float(x), float(y)) for x, y in LANDMARKS),
 )

@@ -70,4 +70,5 @@ benchmark = Benchmark(
     horizon=59,
     particles=10_000,
     initial_state=MEANS[0],
+    landmarks=((0.0, 0.0),),
 )

@@ -37,4 +37,5 @@ benchmark = Benchmark(
     particles=2000,
     initial_state=(1.0, 0.0, 0.0),
     eta=1e-2,
+    plane=("velocity", "bias"),
 )

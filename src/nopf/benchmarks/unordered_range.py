@@ -152,4 +152,5 @@ benchmark = Benchmark(
     horizon=34,
     particles=50_000,
     stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE),
+    landmarks=tuple((float(x), float(y)) for x, y, _ in ANCHORS),
 )

@@ -1,0 +1,56 @@
+"""Cells on a Dask cluster: a local one, or one that is running somewhere."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nopf.benchmarks.runner import Cell, Row, Trace, run_cell
+
+
+class ClusterError(RuntimeError):
+    """Dask is not there, or does not answer."""
+
+
+@contextlib.contextmanager
+def on_cluster(workers: int, address: str | None) -> Iterator[Callable[[list], Iterator]]:
+    """A function that runs jobs on a cluster and gives cells with their rows as they are done.
+
+    A worker that dies costs the time of its cell: the scheduler gives the cell to another one.
+
+    Args:
+        workers: processes to start on this machine, if there is no address.
+        address: of a running scheduler.
+    """
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        raise ClusterError(
+            "running on several workers needs Dask: python -m pip install 'nopf[cluster]'"
+        ) from None
+    # Quiet: what a lost worker costs is nothing that a user has to act on.
+    with dask.config.set({"logging.distributed": "critical"}), contextlib.ExitStack() as stack:
+        try:
+            target: Any = address
+            if address is None:
+                target = stack.enter_context(
+                    distributed.LocalCluster(
+                        n_workers=workers,
+                        threads_per_worker=1,
+                        dashboard_address=None,
+                        silence_logs=50,
+                    )
+                )
+            client = stack.enter_context(distributed.Client(target, timeout="20s"))
+        except OSError as error:
+            raise ClusterError(f"{address}: no Dask scheduler answers there ({error})") from None
+
+        def there(jobs: list) -> Iterator[tuple[Cell, tuple[Row, Trace | None]]]:
+            futures = {
+                client.submit(run_cell, cell, proposal, pure=False, retries=2): cell
+                for cell, proposal in jobs
+            }
+            for future in distributed.as_completed(futures):
+                yield futures[future], future.result()
+
+        yield there

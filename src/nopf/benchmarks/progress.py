@@ -1,0 +1,34 @@
+"""The progress bar of a benchmark run: on a terminal only."""
+
+import sys
+from typing import Any
+
+import rich.progress
+from rich.console import Console
+
+
+class Cells:
+    """Shows cells done and time left. Starts when first told something: training has its own."""
+
+    def __init__(self) -> None:
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("cells"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task: rich.progress.TaskID | None = None
+
+    def __enter__(self) -> "Cells":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task("", total=total, completed=done)
+        self._bar.update(self._task, completed=done)

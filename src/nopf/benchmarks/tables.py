@@ -1,0 +1,257 @@
+"""Tables of results: mean ± sample standard deviation, the best two of a column marked."""
+
+import csv
+import dataclasses
+import functools
+import importlib.resources
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nopf.benchmarks.filters import NAMES
+from nopf.benchmarks.runner import METRICS, Row
+
+TARGET = 0.9  # of the joint coverage
+BEST = 2
+TITLES = {
+    "nmse": "NMSE ↓",
+    "pnll": "PNLL ↓",
+    "es": "ES ↓",
+    "ess": "ESS ↑",
+    "wt": "WT [s] ↓",
+    "made": "MADE ↓",
+    "picp": "Joint PICP → 0.9",
+}
+LABELS = {
+    "kf": "KF",
+    "enkf": "EnKF",
+    "bpf": "BPF",
+    "apf": "APF",
+    "upf": "UPF",
+    "nupf": "NuPF",
+    "ispf": "ISPF",
+    "opf": "OPF",
+    "lpf": "LPF",
+    "nopf": "NOPF",
+    "nopf-paper": "NOPF (paper)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One cell of a table.
+
+    Attributes:
+        mean, std: over the seeds; the standard deviation is NaN for a single seed.
+        rank: 0 for the best of the column.
+        published: the paper's mean and standard deviation, if it has them.
+    """
+
+    mean: float
+    std: float
+    rank: int = 0
+    published: tuple[float, float] | None = None
+
+    @property
+    def best(self) -> bool:
+        return self.rank < BEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The metrics of some filters on one benchmark at one number of particles.
+
+    Attributes:
+        benchmark: its name.
+        particles: their number.
+        seeds: how many, of the filter with the fewest.
+        entries: by filter, then by metric; None where a filter has no such number.
+    """
+
+    benchmark: str
+    particles: int
+    seeds: int
+    entries: dict[str, dict[str, Entry | None]]
+
+    def text(self, against_paper: bool = False, bold: bool = False) -> str:
+        """For a terminal; `bold` marks the best with escape codes, else with a star."""
+
+        def mark(words: str, entry: Entry | None) -> str:
+            if entry is None or not entry.best:
+                return words
+            return f"\033[1m{words}\033[0m" if bold else f"{words}*"
+
+        head = ["", *TITLES.values()]
+        plain = [head, *self._grid(against_paper)]
+        entries: list[list[Entry | None]] = [[None] * len(head)]
+        entries += [[None, *row.values()] for row in self.entries.values()]
+        star = 0 if bold else 1
+        widths = [max(len(line[c]) for line in plain) + star for c in range(len(head))]
+        lines = []
+        for words, marked in zip(plain, entries, strict=True):
+            padded = [
+                mark(cell, entry)
+                + " " * (width - len(cell) - (star if entry and entry.best else 0))
+                for cell, entry, width in zip(words, marked, widths, strict=True)
+            ]
+            lines.append("  ".join(padded).rstrip())
+        return "\n".join(lines)
+
+    def markdown(self, against_paper: bool = False) -> str:
+        lines = [f"| Filter | {' | '.join(TITLES.values())} |", "|---" * (len(METRICS) + 1) + "|"]
+        for (short, row), words in zip(
+            self.entries.items(), self._grid(against_paper), strict=True
+        ):
+            cells = [
+                f"**{cell}**" if entry and entry.best else cell
+                for cell, entry in zip(words[1:], row.values(), strict=True)
+            ]
+            lines.append(f"| {LABELS[short]} | {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
+    def latex(self, against_paper: bool = False) -> str:
+        arrows = {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "→": r"$\to$"}
+        titles = " & ".join(TITLES.values())
+        for sign, code in arrows.items():
+            titles = titles.replace(sign, code)
+        lines = [
+            r"\begin{tabular}{l" + "c" * len(METRICS) + "}",
+            r"\toprule",
+            rf"Filter & {titles} \\",
+            r"\midrule",
+        ]
+        for (short, row), words in zip(
+            self.entries.items(), self._grid(against_paper), strict=True
+        ):
+            cells = []
+            for cell, entry in zip(words[1:], row.values(), strict=True):
+                code = cell.replace("–", "--") if entry is None else f"${cell}$"
+                code = code.replace("±", r"\pm").replace(" [", r"\ [")
+                cells.append(rf"\boldmath {code}" if entry and entry.best else code)
+            lines.append(rf"{LABELS[short]} & {' & '.join(cells)} \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def csv(self, against_paper: bool = False) -> str:
+        """One line a filter and metric."""
+        columns = ["benchmark", "particles", "filter", "metric", "mean", "std", "best"]
+        columns += ["published_mean", "published_std"] if against_paper else []
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for short, row in self.entries.items():
+            for metric, entry in row.items():
+                if entry is None:
+                    continue
+                std = "" if math.isnan(entry.std) else repr(entry.std)
+                line: list[Any] = [self.benchmark, self.particles, short, metric, entry.mean, std]
+                line.append(int(entry.best))
+                if against_paper:
+                    line += entry.published or ["", ""]
+                writer.writerow(line)
+        return text.getvalue()
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {}
+        for short, row in self.entries.items():
+            found[short] = {
+                metric: entry
+                and {
+                    "mean": entry.mean,
+                    "std": None if math.isnan(entry.std) else entry.std,
+                    "best": entry.best,
+                    "published": entry.published,
+                }
+                for metric, entry in row.items()
+            }
+        return {
+            "benchmark": self.benchmark,
+            "particles": self.particles,
+            "seeds": self.seeds,
+            "filters": found,
+        }
+
+    def _grid(self, against_paper: bool) -> list[list[str]]:
+        return [
+            [LABELS[short]]
+            + [words_of(metric, entry, against_paper) for metric, entry in row.items()]
+            for short, row in self.entries.items()
+        ]
+
+
+def words_of(metric: str, entry: Entry | None, against_paper: bool = False) -> str:
+    """A cell in words, with the paper's in brackets if asked for."""
+    if entry is None:
+        return "–"
+
+    def pair(mean: float, std: float) -> str:
+        digits = 1 if metric == "ess" else 4
+        return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+
+    words = pair(entry.mean, entry.std)
+    if against_paper and entry.published is not None:
+        words += f" [{pair(*entry.published)}]"
+    return words
+
+
+def tabulate(rows: Sequence[Row]) -> Table:
+    """The table of rows of one benchmark and one number of particles."""
+    benchmarks = {(row["benchmark"], row["particles"]) for row in rows}
+    if len(benchmarks) != 1:
+        raise ValueError(
+            f"rows: expected one benchmark and one number of particles, got {benchmarks}"
+        )
+    ((benchmark, particles),) = benchmarks
+    filters = [short for short in NAMES if any(row["filter"] == short for row in rows)]
+    seeds = [sum(row["filter"] == short for row in rows) for short in filters]
+    values = {
+        (short, metric): [row[metric] for row in rows if row["filter"] == short]
+        for short in filters
+        for metric in METRICS
+    }
+    ranks = {metric: _rank(metric, {s: values[s, metric] for s in filters}) for metric in METRICS}
+    entries = {
+        short: {
+            metric: _entry(benchmark, short, metric, values[short, metric], ranks[metric])
+            for metric in METRICS
+        }
+        for short in filters
+    }
+    return Table(benchmark, particles, min(seeds), entries)
+
+
+@functools.cache
+def published() -> dict[tuple[str, str, str], tuple[float, float]]:
+    """The paper's tables: mean and standard deviation by benchmark, filter and metric."""
+    text = importlib.resources.files("nopf.benchmarks").joinpath("published.csv").read_text()
+    return {
+        (row["benchmark"], row["filter"], row["metric"]): (float(row["mean"]), float(row["std"]))
+        for row in csv.DictReader(io.StringIO(text))
+    }
+
+
+def _rank(metric: str, values: dict[str, list[Any]]) -> dict[str, int]:
+    def cost(short: str) -> float:
+        mean = float(np.mean(values[short]))
+        cost = {"ess": -mean, "picp": abs(mean - TARGET)}.get(metric, mean)
+        return math.inf if math.isnan(cost) else cost
+
+    known = [short for short, column in values.items() if _known(column)]
+    return {short: rank for rank, short in enumerate(sorted(known, key=cost))}
+
+
+def _entry(
+    benchmark: str, short: str, metric: str, column: list[Any], ranks: dict[str, int]
+) -> Entry | None:
+    if not _known(column):
+        return None
+    std = float(np.std(column, ddof=1)) if len(column) > 1 else math.nan
+    of_paper = published().get((benchmark, short.removesuffix("-paper"), metric))
+    return Entry(float(np.mean(column)), std, ranks[short], of_paper)
+
+
+def _known(column: Iterable[Any]) -> bool:
+    return all(value is not None for value in column)

@@ -1,0 +1,1 @@
+"""Pictures of results: figures for paper, and a page for the browser."""

@@ -1,0 +1,60 @@
+"""Draws every figure of a folder of results."""
+
+from pathlib import Path
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.runner import Cell, Results
+from nopf.benchmarks.tables import tabulate
+from nopf.report.figures import (
+    additional_figure,
+    ess_figure,
+    save,
+    snapshot_figure,
+    state_figure,
+    sweep_figure,
+    table_figure,
+)
+
+TRAJECTORIES = ("kf", "enkf", "bpf", "nopf")
+SNAPSHOTS = ("enkf", "bpf", "nopf")
+
+
+def draw_all(results: Results, folder: Path, form: str) -> list[Path]:
+    """Writes the figures that these results allow, and says which.
+
+    Args:
+        results: the results.
+        folder: where the figures go; made if need be.
+        form: svg, png or pdf.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn, everything = [], {}
+
+    def keep(name: str, figure: object) -> None:
+        file = folder / f"{name}.{form}"
+        save(figure, file)  # type: ignore[arg-type]
+        drawn.append(file)
+
+    for name in results.benchmarks():
+        case, rows = BENCHMARKS[name], results.rows(name)
+        usual = [row for row in rows if row["particles"] == case.particles]
+        if len({row["particles"] for row in rows}) > 1:
+            keep(f"{name}-sweep", sweep_figure(rows))
+        if not usual:
+            continue
+        everything[name] = usual
+        keep(f"{name}-table", table_figure(tabulate(usual)))
+        keep(f"{name}-ess", ess_figure(usual))
+        linear = case.plane != ("x", "y")
+        traces = {
+            short: trace
+            for short in (TRAJECTORIES if linear else SNAPSHOTS)
+            if (trace := results.trace(Cell(name, short, case.particles, 0))) is not None
+        }
+        if linear and traces:
+            keep(f"{name}-states", state_figure(case, traces))
+        elif set(traces) - {"enkf"}:
+            keep(f"{name}-snapshots", snapshot_figure(case, traces))
+    if everything:
+        keep("additional-metrics", additional_figure(everything))
+    return drawn

@@ -1,0 +1,271 @@
+"""The paper's figures, each a function of results. Needs matplotlib."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+
+from nopf.benchmarks.benchmark import Benchmark
+from nopf.benchmarks.filters import NAMES
+from nopf.benchmarks.runner import METRICS, Row, Trace
+from nopf.benchmarks.tables import LABELS, TARGET, TITLES, Table, words_of
+
+# Okabe and Ito's colours, told apart by most colour-blind readers.
+COLOURS = {
+    "kf": "#000000",
+    "enkf": "#E69F00",
+    "bpf": "#D55E00",
+    "apf": "#F0E442",
+    "upf": "#999999",
+    "nupf": "#A65628",
+    "ispf": "#009E73",
+    "opf": "#56B4E9",
+    "lpf": "#CC79A7",
+    "nopf": "#0072B2",
+    "nopf-paper": "#6A3D9A",
+}
+LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
+LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
+
+
+def save(figure: Figure, file: str | os.PathLike[str]) -> None:
+    """Writes a figure, whole or not at all."""
+    target = Path(file)
+    part = target.with_name(f".{target.name}.part")
+    # Without a date and with fixed names inside, the same results give the same file.
+    form = target.suffix.lstrip(".")
+    metadata = {"Date": None} if form == "svg" else None
+    try:
+        with mpl.rc_context({"svg.hashsalt": "nopf"}):
+            figure.savefig(part, format=form, dpi=130, metadata=metadata)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:
+    """True and estimated states over time, with 90 % intervals."""
+    names = case.model.state_names
+    figure, panels = _panels(len(names), 1, 8, 2.1 * len(names) + 0.6, sharex=True)
+    truth = next(iter(traces.values()))
+    for i, (name, panel) in enumerate(zip(names, panels[:, 0], strict=True)):
+        for short, trace in traces.items():
+            colour, t = COLOURS[short], trace["time"]
+            panel.fill_between(
+                t, trace["low"][:, i], trace["high"][:, i], color=colour, alpha=0.15, lw=0
+            )
+            panel.plot(t, trace["mean"][:, i], color=colour, lw=1.4, label=LABELS[short])
+        panel.plot(truth["time"], truth["truth"][:, i], "k--", lw=1.2, label="truth")
+        panel.set_ylabel(name)
+    panels[-1, 0].set_xlabel("time [s]")
+    _legend(figure, panels[0, 0])
+    return figure
+
+
+def snapshot_figure(
+    case: Benchmark, traces: Mapping[str, Trace], at: Sequence[int] | None = None
+) -> Figure:
+    """Particles, truth and landmarks at some steps; the ensemble Kalman filter as an ellipse.
+
+    Args:
+        case: the benchmark.
+        traces: by filter; "enkf" is drawn over the others.
+        at: steps, counted from 1; four of them if left out.
+    """
+    horizon = case.horizon
+    at = at or [1, horizon // 4, horizon // 2, horizon]
+    clouds = {short: trace for short, trace in traces.items() if short not in ("enkf", "kf")}
+    ellipses = traces.get("enkf")
+    plane = [case.model.state_names.index(name) for name in case.plane]
+    figure, panels = _panels(len(clouds), len(at), 2.9 * len(at), 2.8 * len(clouds) + 0.5)
+    for row, (short, trace) in enumerate(clouds.items()):
+        truth = trace["truth"][:, plane]
+        for column, step in enumerate(at):
+            panel, k = panels[row, column], step - 1
+            panel.scatter(*trace["kept"][k].T, s=5, color=COLOURS[short], alpha=0.5, lw=0)
+            panel.plot(*truth[: k + 1].T, "k-", lw=1, alpha=0.5)
+            panel.plot(*truth[k], "k*", ms=10, mec="white")
+            if case.landmarks:
+                panel.plot(*np.array(case.landmarks).T, "k^", ms=6)
+            if ellipses is not None:
+                panel.add_patch(_ellipse(ellipses["mean"][k, plane], ellipses["cov"][k]))
+            if row == 0:
+                panel.set_title(f"t = {trace['time'][k]:.1f} s", fontsize=10)
+            if column == 0:
+                panel.set_ylabel(f"{LABELS[short]}\n{case.plane[1]}")
+            if row == len(clouds) - 1:
+                panel.set_xlabel(case.plane[0])
+    if case.plane == ("x", "y"):
+        for panel in panels.flat:
+            panel.set_aspect("equal", adjustable="datalim")
+    handles = [
+        mpl.lines.Line2D([], [], color="k", marker="*", ls="", ms=9, label="truth"),
+        mpl.lines.Line2D([], [], color="0.5", marker=".", ls="", label="particles, by weight"),
+    ]
+    if case.landmarks:
+        handles.append(mpl.lines.Line2D([], [], color="k", marker="^", ls="", label="landmarks"))
+    if ellipses is not None:
+        label = "EnKF, 90 % ellipse"
+        handles.append(mpl.lines.Line2D([], [], color=COLOURS["enkf"], label=label))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
+    return figure
+
+
+def table_figure(table: Table) -> Figure:
+    """A table as a picture, darker where better."""
+    figure = Figure(figsize=(13, 0.42 * len(table.entries) + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    panel.axis("off")
+    words = [
+        [words_of(metric, entry) for metric, entry in row.items()] for row in table.entries.values()
+    ]
+    colours = [
+        [mpl.colormaps["Blues"](0.55 * shade(table, short, metric)) for metric in METRICS]
+        for short in table.entries
+    ]
+    drawn = panel.table(
+        cellText=words,
+        cellColours=colours,
+        rowLabels=[LABELS[short] for short in table.entries],
+        colLabels=list(TITLES.values()),
+        cellLoc="center",
+        loc="center",
+    )
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(8.5)
+    drawn.scale(1, 1.6)
+    for i, row in enumerate(table.entries.values()):
+        for j, entry in enumerate(row.values()):
+            if entry is not None and entry.best:
+                drawn[i + 1, j].get_text().set_fontweight("bold")
+    panel.set_title(f"{table.benchmark}, N = {table.particles}, {table.seeds} seeds", fontsize=11)
+    return figure
+
+
+def shade(table: Table, short: str, metric: str) -> float:
+    """1 for the best of a column, 0 for the worst, by rank."""
+    entry = table.entries[short][metric]
+    others = sum(row[metric] is not None for row in table.entries.values())
+    if entry is None or others < 2:
+        return 0.0
+    return 1 - entry.rank / (others - 1)
+
+
+def additional_figure(rows: Mapping[str, Sequence[Row]]) -> Figure:
+    """Distance to the nearest particle and joint coverage, one column a benchmark."""
+    figure, panels = _panels(2, len(rows), 3.4 * len(rows), 5.4)
+    for column, (benchmark, found) in enumerate(rows.items()):
+        for row, metric in enumerate(("made", "picp")):
+            panel = panels[row, column]
+            values = {
+                short: [r[metric] for r in found if r["filter"] == short and r[metric] is not None]
+                for short in NAMES
+            }
+            values = {short: column for short, column in values.items() if column}
+            boxes = panel.boxplot(
+                list(values.values()),
+                tick_labels=[LABELS[short] for short in values],
+                patch_artist=True,
+                medianprops={"color": "black"},
+            )
+            for box, short in zip(boxes["boxes"], values, strict=True):
+                box.set_facecolor(COLOURS[short])
+                box.set_alpha(0.6)
+            panel.tick_params(axis="x", rotation=60, labelsize=8)
+            if column == 0:
+                panel.set_ylabel(TITLES[metric])
+            if metric == "picp":
+                panel.axhline(TARGET, color="k", lw=1, ls="--")
+                panel.set_ylim(-0.03, 1.03)
+        panels[0, column].set_title(benchmark, fontsize=10)
+    return figure
+
+
+def sweep_figure(rows: Sequence[Row]) -> Figure:
+    """Every metric against the number of particles; bands are one standard deviation of seeds."""
+    figure, panels = _panels(2, 4, 14, 6.2)
+    for panel, metric in zip(panels.flat, METRICS, strict=False):
+        for short in NAMES:
+            points = against_particles(rows, short, metric)
+            if not points:
+                continue
+            n, mean, std = np.array(points).T
+            panel.plot(n, mean, "o-", ms=3, lw=1.4, color=COLOURS[short], label=LABELS[short])
+            lower = np.maximum(mean - std, 0.1 * mean) if metric in LOGARITHMIC else mean - std
+            panel.fill_between(n, lower, mean + std, color=COLOURS[short], alpha=0.15, lw=0)
+        panel.set_xscale("log")
+        if metric in LOGARITHMIC:
+            panel.set_yscale("log")
+        elif metric == "pnll":
+            panel.set_yscale("symlog", linthresh=10)
+        else:
+            panel.axhline(TARGET, color="k", lw=1, ls="--")
+        panel.set_xlabel("N")
+        panel.set_title(TITLES[metric], fontsize=10)
+    panels.flat[-1].axis("off")
+    _legend(figure, panels[0, 0])
+    return figure
+
+
+def against_particles(
+    rows: Sequence[Row], short: str, metric: str
+) -> list[tuple[int, float, float]]:
+    """Number of particles, mean and standard deviation of a metric, in order."""
+    found = []
+    for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
+        column = [row[metric] for row in rows if (row["filter"], row["particles"]) == (short, n)]
+        if any(value is None for value in column):
+            continue
+        std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
+        found.append((n, float(np.mean(column)), std))
+    return found
+
+
+def ess_figure(rows: Sequence[Row]) -> Figure:
+    """Effective sample size over time: the median of the seeds, and their range."""
+    figure, panels = _panels(1, 1, 8, 4)
+    panel = panels[0, 0]
+    for short in NAMES:
+        paths = [row["ess_path"] for row in rows if row["filter"] == short and row.get("ess_path")]
+        if not paths:
+            continue
+        values = np.array(paths, float)
+        steps = np.arange(1, values.shape[1] + 1)
+        low, middle, high = np.quantile(values, [0, 0.5, 1], axis=0)
+        panel.plot(steps, middle, color=COLOURS[short], lw=1.5, label=LABELS[short])
+        panel.fill_between(steps, low, high, color=COLOURS[short], alpha=0.15, lw=0)
+    panel.set_yscale("log")
+    panel.set_xlabel("step")
+    panel.set_ylabel("ESS")
+    _legend(figure, panel)
+    return figure
+
+
+def _panels(rows: int, columns: int, width: float, height: float, **settings: Any) -> Any:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False, **settings)
+    for panel in panels.flat:
+        panel.grid(alpha=0.25)
+    return figure, panels
+
+
+def _legend(figure: Figure, panel: Any) -> None:
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels) or 1))
+
+
+def _ellipse(mean: np.ndarray, cov: np.ndarray) -> Ellipse:
+    values, vectors = np.linalg.eigh(cov)
+    width, height = 2 * np.sqrt(np.maximum(values, 0) * LEVEL_90)
+    angle = math.degrees(math.atan2(vectors[1, 0], vectors[0, 0]))
+    colour = COLOURS["enkf"]
+    return Ellipse(tuple(mean), width, height, angle=angle, fill=False, color=colour, lw=1.5)

@@ -1,0 +1,200 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const drawn = new Map(); // plot → function that draws it in the current colours
+
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (name) => (name === "kf" ? css("--ink") : data.colours[name]);
+  const layout = (more) => {
+    const axis = { gridcolor: css("--line"), zeroline: false, linecolor: css("--line") };
+    const { xaxis, yaxis, ...rest } = more;
+    return {
+      margin: { l: 60, r: 10, t: 30, b: 45 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: css("--ink"), family: "system-ui, sans-serif", size: 13 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+      xaxis: { ...axis, ...xaxis },
+      yaxis: { ...axis, ...yaxis },
+      ...rest,
+    };
+  };
+  const settings = { responsive: true, displaylogo: false, displayModeBar: false };
+  const faded = (name, share) =>
+    colour(name) + Math.round(255 * share).toString(16).padStart(2, "0");
+
+  function band(name, x, low, high) {
+    return {
+      x: x.concat([...x].reverse()), y: high.concat([...low].reverse()), fill: "toself",
+      fillcolor: faded(name, 0.15), line: { width: 0 }, hoverinfo: "skip", showlegend: false,
+      legendgroup: name, mode: "lines",
+    };
+  }
+  function line(name, x, y, more) {
+    return {
+      x, y, mode: "lines", name: data.labels[name], legendgroup: name,
+      line: { color: colour(name), width: 2 }, ...more,
+    };
+  }
+
+  function cloud(div, bench, name) {
+    const view = bench.clouds;
+    const frame = (k) => {
+      const own = view.filters[name];
+      const traces = [
+        own.proposed[k], own.kept[k],
+        [view.truth[0].slice(0, k + 1), view.truth[1].slice(0, k + 1)],
+        [[view.truth[0][k]], [view.truth[1][k]]],
+      ];
+      if (view.ellipses) traces.push(view.ellipses[k]);
+      return { x: traces.map((t) => t[0]), y: traces.map((t) => t[1]) };
+    };
+    const draw = () => {
+      const { x, y } = frame(bench.step || 0);
+      const looks = [
+        { mode: "markers", name: "proposed", marker: { color: css("--faint"), size: 4, opacity: 0.35 } },
+        { mode: "markers", name: "by weight", marker: { color: colour(name), size: 5, opacity: 0.6 } },
+        { mode: "lines", name: "truth so far", line: { color: css("--ink"), width: 1.5 } },
+        { mode: "markers", name: "truth", marker: { color: css("--ink"), size: 13, symbol: "star" } },
+        { mode: "lines", name: "EnKF, 90 %", line: { color: colour("enkf"), width: 2 } },
+      ];
+      const traces = x.map((_, i) => ({ x: x[i], y: y[i], hoverinfo: "skip", ...looks[i] }));
+      if (view.landmarks[0].length) {
+        traces.push({
+          x: view.landmarks[0], y: view.landmarks[1], mode: "markers", name: "landmarks",
+          hoverinfo: "skip", marker: { color: css("--ink"), size: 9, symbol: "triangle-up" },
+        });
+      }
+      const more = {
+        title: { text: data.labels[name], font: { size: 15 } },
+        showlegend: false,
+        xaxis: { title: { text: view.plane[0] }, range: view.range[0] },
+        yaxis: { title: { text: view.plane[1] }, range: view.range[1] },
+      };
+      return Plotly.react(div, traces, layout(more), settings);
+    };
+    div.showStep = (k) => {
+      const { x, y } = frame(k);
+      Plotly.restyle(div, { x, y }, x.map((_, i) => i));
+    };
+    return draw;
+  }
+
+  function overTime(div, bench, kind) {
+    return () => {
+      const traces = [];
+      for (const [name, own] of Object.entries(bench[kind])) {
+        const x = own.middle.map((_, i) => i + 1);
+        if (own.low) traces.push(band(name, x, own.low, own.high));
+        traces.push(line(name, x, own.middle));
+      }
+      const log = kind === "ess";
+      const more = {
+        xaxis: { title: { text: "step" } },
+        yaxis: {
+          title: { text: log ? "ESS" : "difference" }, type: log ? "log" : "linear",
+          ...(log && { dtick: 1 }),
+        },
+      };
+      return Plotly.react(div, traces, layout(more), settings);
+    };
+  }
+
+  function sweep(div, bench) {
+    return () => {
+      const metric = document.getElementById(`metric-${bench.name}`).value;
+      const traces = [];
+      for (const [name, points] of Object.entries(bench.sweep[metric])) {
+        const [x, mean, low, high] = [0, 1, 2, 3].map((c) => points.map((p) => p[c]));
+        traces.push(band(name, x, low, high));
+        traces.push(line(name, x, mean, { mode: "lines+markers" }));
+      }
+      const log = data.logarithmic.includes(metric);
+      const more = {
+        xaxis: { title: { text: "particles" }, type: "log", dtick: 1 },
+        yaxis: { title: { text: data.titles[metric] }, type: log ? "log" : "linear" },
+      };
+      return Plotly.react(div, traces, layout(more), settings);
+    };
+  }
+
+  function maker(div) {
+    const bench = data.benchmarks[div.dataset.benchmark];
+    if (div.dataset.kind === "cloud") return cloud(div, bench, div.dataset.filter);
+    if (div.dataset.kind === "sweep") return sweep(div, bench);
+    return overTime(div, bench, div.dataset.kind);
+  }
+  const draw = (div) => {
+    if (!drawn.has(div)) drawn.set(div, maker(div));
+    return drawn.get(div)();
+  };
+
+  // Plots are drawn when they come near, so that a phone is not kept busy by what nobody sees.
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) {
+        near.unobserve(entry.target);
+        draw(entry.target);
+      }
+    }
+  }, { rootMargin: "600px" });
+  document.querySelectorAll(".plot").forEach((div) => near.observe(div));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const redraw of drawn.values()) redraw();
+  });
+
+  for (const player of document.querySelectorAll(".player")) {
+    const bench = data.benchmarks[player.dataset.benchmark];
+    const [button, slider, output] = ["button", "input", "output"].map((s) => player.querySelector(s));
+    const clouds = document.querySelectorAll(
+      `.plot[data-kind=cloud][data-benchmark="${bench.name}"]`);
+    let timer = null;
+    const show = (step) => {
+      bench.step = step - 1;
+      slider.value = step;
+      output.textContent = `${bench.clouds.time[step - 1].toFixed(1)} s`;
+      clouds.forEach((div) => drawn.has(div) && div.showStep(step - 1));
+    };
+    const stop = () => {
+      clearInterval(timer);
+      timer = null;
+      button.textContent = "Play";
+    };
+    slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
+    button.addEventListener("click", () => {
+      if (timer) return stop();
+      if (Number(slider.value) >= Number(slider.max)) show(1);
+      button.textContent = "Pause";
+      timer = setInterval(() => {
+        if (Number(slider.value) >= Number(slider.max)) return stop();
+        show(Number(slider.value) + 1);
+      }, 150);
+    });
+    show(1);
+  }
+
+  for (const select of document.querySelectorAll("select")) {
+    select.addEventListener("change", () => {
+      draw(document.querySelector(`.plot[data-kind=sweep][data-benchmark="${select.dataset.benchmark}"]`));
+    });
+  }
+
+  for (const button of document.querySelectorAll("th button")) {
+    button.addEventListener("click", () => {
+      const head = button.closest("th");
+      const column = head.cellIndex;
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      head.parentElement.querySelectorAll("th").forEach((th) => th.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const body = head.closest("table").tBodies[0];
+      const value = (row) => row.cells[column].dataset.value;
+      const rows = [...body.rows].sort((a, b) => {
+        const [p, q] = [value(a), value(b)];
+        if (p === "" || q === "") return (p === "") - (q === "");
+        const order = column === 0 ? p.localeCompare(q) : Number(p) - Number(q);
+        return up ? order : -order;
+      });
+      body.append(...rows);
+    });
+  }
+})();

@@ -1,0 +1,301 @@
+"""The page: all results in one HTML file that needs no network. Needs Plotly."""
+
+import html
+import importlib.resources
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.filters import LEARNED, NAMES
+from nopf.benchmarks.runner import METRICS, Cell, Results, Row, Trace
+from nopf.benchmarks.tables import LABELS, TITLES, Table, tabulate, words_of
+from nopf.report.figures import COLOURS, LEVEL_90, LOGARITHMIC, against_particles, shade
+
+SIDE_BY_SIDE = ("bpf", "nopf", "nopf-paper")
+REFERENCES = ("kf", *LEARNED, "lpf", "bpf")
+CORNERS = 48  # of an ellipse
+
+
+def page(results: Results) -> str:
+    """The whole page of a folder of results."""
+    sections, data = [], {}
+    for name in results.benchmarks():
+        rows = results.rows(name)
+        if rows:
+            data[name] = _data(results, name, rows)
+            sections.append(_section(results, name, rows, data[name]))
+    shared = {
+        "benchmarks": data,
+        "colours": COLOURS,
+        "labels": LABELS,
+        "titles": TITLES,
+        "logarithmic": LOGARITHMIC,
+    }
+    links = " ".join(f'<a href="#{name}">{html.escape(name)}</a>' for name in data)
+    content = json.dumps(shared, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>nopf: benchmark results</title>
+<link rel="icon" href="data:,">
+<style>{_asset("page.css")}</style>
+</head>
+<body>
+<header>
+<h1>Particle filters on the localization benchmarks</h1>
+<p>Every filter saw the same simulated data. Numbers are mean ± standard deviation over seeds;
+the stronger its colour, the better a cell; the best two of a column are bold. Click a heading to
+sort.</p>
+<nav aria-label="Benchmarks">{links} <a href="#how">How it was run</a></nav>
+</header>
+<main>
+{"".join(sections)}
+</main>
+{_how(results, data)}
+<script type="application/json" id="data">{content}</script>
+<script>{_plotly()}</script>
+<script>{_asset("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, Any]) -> str:
+    case = BENCHMARKS[name]
+    parts = [f'<section id="{name}"><h2>{html.escape(case.title)}</h2>']
+    for particles in _tabulated(name, rows):
+        table = tabulate([row for row in rows if row["particles"] == particles])
+        seeds = "1 seed" if table.seeds == 1 else f"{table.seeds} seeds"
+        parts.append(
+            f"<p>{particles:,} particles, {case.horizon} observations, {seeds}."
+            f"{_training(results, name)}</p>{_table(table)}"
+        )
+    if data["clouds"]:
+        plots = "".join(
+            f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{name}" '
+            f'data-filter="{short}" aria-label="Particles of {LABELS[short]} over time"></div>'
+            for short in data["clouds"]["filters"]
+        )
+        last = len(data["clouds"]["time"])
+        marks = ", ▲ landmarks" if case.landmarks else ""
+        marks += ", ellipse: 90 % of the EnKF" if data["clouds"]["ellipses"] else ""
+        parts.append(
+            f"<h3>Where the particles go</h3>"
+            f'<p class="faint">Grey: where the proposal puts particles (300 are shown). Coloured: '
+            f"what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
+            f'<div class="player" data-benchmark="{name}"><button type="button">Play</button>'
+            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step">'
+            f"<output></output></div>"
+            f'<div class="clouds">{plots}</div>'
+        )
+    for kind, title, note in [
+        ("ess", "Effective sample size over time", "Median over the seeds, and their range."),
+        (
+            "evidence",
+            "Log-evidence over time",
+            f"Seed 0, summed up to each step, less that of {LABELS[data['reference']]}.",
+        ),
+    ]:
+        if data[kind]:
+            parts.append(
+                f'<h3>{title}</h3><p class="faint">{note}</p><div class="plot" role="img" '
+                f'data-kind="{kind}" data-benchmark="{name}" aria-label="{title}"></div>'
+            )
+    if data["sweep"]:
+        options = "".join(
+            f'<option value="{metric}"{" selected" if metric == "ess" else ""}>{TITLES[metric]}'
+            f"</option>"
+            for metric in data["sweep"]
+        )
+        parts.append(
+            f'<h3><label for="metric-{name}">Against the number of particles</label></h3>'
+            f'<select id="metric-{name}" data-benchmark="{name}">{options}</select>'
+            f'<div class="plot" role="img" data-kind="sweep" data-benchmark="{name}" '
+            f'aria-label="Metrics against the number of particles"></div>'
+        )
+    return "".join([*parts, "</section>"])
+
+
+def _tabulated(name: str, rows: Sequence[Row]) -> list[int]:
+    """Numbers of particles to tabulate: the paper's, or the largest."""
+    counts = {row["particles"] for row in rows}
+    usual = BENCHMARKS[name].particles
+    return [usual if usual in counts else max(counts)]
+
+
+def _table(table: Table) -> str:
+    heads = "".join(
+        f'<th scope="col"><button type="button">{title}</button></th>'
+        for title in ("Filter", *TITLES.values())
+    )
+    body = []
+    for short, row in table.entries.items():
+        cells = [f'<th scope="row" data-value="{LABELS[short]}">{LABELS[short]}</th>']
+        for metric, entry in row.items():
+            if entry is None:
+                cells.append('<td data-value="">–</td>')
+                continue
+            paper = ""
+            if entry.published is not None:
+                digits = 1 if metric == "ess" else 4
+                mean, std = entry.published
+                paper = f"<small>paper {mean:.{digits}f} ± {std:.{digits}f}</small>"
+            value = "" if math.isnan(entry.mean) else repr(entry.mean)
+            cells.append(
+                f'<td data-value="{value}"{" class=best" if entry.best else ""} '
+                f'style="--better:{shade(table, short, metric):.2f}">'
+                f"<span>{words_of(metric, entry)}</span>{paper}</td>"
+            )
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="Metrics on {table.benchmark}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _training(results: Results, name: str) -> str:
+    said = []
+    for short in LEARNED:
+        record = results.training(name, short)
+        if record is not None:
+            took = f" in {record['seconds']:.0f} s" if record["seconds"] else ""
+            steps = f"{record['steps']} steps" if record["steps"] else "no step was needed"
+            said.append(f" {LABELS[short]} was trained{took} ({steps}, {record['base']} base).")
+    return "".join(said)
+
+
+def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """What the plots of a benchmark show."""
+    (particles,) = _tabulated(name, rows)
+    usual = [row for row in rows if row["particles"] == particles]
+    filters = [short for short in NAMES if any(row["filter"] == short for row in usual)]
+    traces = {short: results.trace(Cell(name, short, particles, 0)) for short in filters}
+    found = {short: trace for short, trace in traces.items() if trace is not None}
+    ess, evidence = {}, {}
+    for short in filters:
+        own = [row for row in usual if row["filter"] == short]
+        paths = np.array([row["ess_path"] for row in own if row["ess_path"]], float)
+        if len(paths):
+            low, middle, high = np.quantile(paths, [0, 0.5, 1], axis=0)
+            ess[short] = {"low": _short(low), "middle": _short(middle), "high": _short(high)}
+        first = [row["evidence_path"] for row in own if row["seed"] == 0]
+        if first and None not in first[0]:
+            evidence[short] = np.cumsum(first[0])
+    reference = next((short for short in REFERENCES if short in evidence), filters[0])
+    return {
+        "name": name,
+        "reference": reference,
+        "clouds": _clouds(name, found),
+        "ess": ess,
+        "evidence": {
+            short: {"middle": _short(path - evidence[reference])}
+            for short, path in evidence.items()
+        },
+        "sweep": _sweep(rows) if len({row["particles"] for row in rows}) > 1 else None,
+    }
+
+
+def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
+    shown = {short: traces[short] for short in SIDE_BY_SIDE if short in traces}
+    if not shown:
+        return None
+    case = BENCHMARKS[name]
+    plane = [case.model.state_names.index(state) for state in case.plane]
+    any_trace = next(iter(shown.values()))
+    truth = any_trace["truth"][:, plane]
+    landmarks = np.array(case.landmarks).reshape(-1, 2)
+    everything = [truth, landmarks, *(t["kept"].reshape(-1, 2) for t in shown.values())]
+    ranges = []
+    for axis in range(2):
+        values = np.concatenate([points[:, axis] for points in everything])
+        low, high = float(values.min()), float(values.max())
+        margin = 0.07 * (high - low or 1)
+        ranges.append([low - margin, high + margin])
+    ellipses = None
+    if "enkf" in traces:
+        own = traces["enkf"]
+        ellipses = [
+            _columns(_ellipse(mean, cov))
+            for mean, cov in zip(own["mean"][:, plane], own["cov"], strict=True)
+        ]
+    return {
+        "plane": list(case.plane),
+        "range": ranges,
+        "time": _short(any_trace["time"]),
+        "truth": _columns(truth),
+        "landmarks": _columns(landmarks),
+        "ellipses": ellipses,
+        "filters": {
+            short: {
+                kind: [_columns(points) for points in trace[kind]] for kind in ("proposed", "kept")
+            }
+            for short, trace in shown.items()
+        },
+    }
+
+
+def _sweep(rows: Sequence[Row]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for metric in METRICS:
+        found[metric], log = {}, metric in LOGARITHMIC
+        for short in NAMES:
+            points = [
+                [n, mean, max(mean - std, 0.1 * mean) if log else mean - std, mean + std]
+                for n, mean, std in against_particles(rows, short, metric)
+                if math.isfinite(mean)
+            ]
+            if points:
+                found[metric][short] = points
+    return found
+
+
+def _how(results: Results, data: dict[str, Any]) -> str:
+    made = results.made()
+    rows = [row for name in data for row in results.rows(name)]
+    seconds = sum(row["wt"] for row in rows)
+    compiling = sum({(r["benchmark"], r["filter"]): r["compile_seconds"] for r in rows}.values())
+    seeds = sorted({row["seed"] for row in rows})
+    said = {
+        "Begun": made.get("date", "unknown"),
+        "Machine": f"{made.get('system', 'unknown')}, {made.get('cores', '?')} cores, "
+        f"JAX on {made.get('device', '?')}",
+        "Versions": f"Python {made.get('python', '?')}, JAX {made.get('jax', '?')}",
+        "Seeds": f"{seeds[0]} to {seeds[-1]}" if seeds else "none",
+        "Filtering": f"{seconds:.0f} s in {len(rows)} runs; wall times leave out compilation, "
+        f"which took about {compiling:.0f} s",
+        "Again": "nopf bench " + " ".join(data),
+    }
+    items = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in said.items())
+    return f'<footer id="how"><h2>How it was run</h2><dl>{items}</dl></footer>'
+
+
+def _ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
+    angle = np.linspace(0, 2 * np.pi, CORNERS + 1)
+    values, vectors = np.linalg.eigh(cov)
+    circle = np.stack([np.cos(angle), np.sin(angle)], 1)
+    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T
+
+
+def _columns(points: np.ndarray) -> list[list[float]]:
+    return [_short(points[:, 0]), _short(points[:, 1])]
+
+
+def _short(values: np.ndarray) -> list[float]:
+    """Four digits: more cannot be seen, and the page stays small."""
+    return [float(f"{value:.4g}") for value in np.asarray(values).tolist()]
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def _asset(name: str) -> str:
+    return importlib.resources.files("nopf.report").joinpath(name).read_text()

@@ -1,0 +1,182 @@
+"""Benchmark runs: the same for every filter, on disk at once, and never run twice."""
+
+import csv
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import nopf
+from nopf.benchmarks import BENCHMARKS, runner
+from nopf.benchmarks.cluster import ClusterError
+from nopf.benchmarks.runner import COLUMNS, Cell, Results, ResultsError, plan, run, run_cell
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Learned filters with a network that has learned nothing: right, and quick to make."""
+    quick = nopf.Recipe.fast(base="skeleton", steps=0)
+    monkeypatch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
+
+
+def rows_of(results, drop=("wt", "compile_seconds")):
+    rows = [row for name in results.benchmarks() for row in results.rows(name)]
+    return [{key: value for key, value in row.items() if key not in drop} for row in rows]
+
+
+def test_a_cell_is_what_the_filter_gives(tmp_path):
+    row, trace = run_cell(Cell("sensor-bias", "bpf", 100, 3), None)
+    assert trace is None
+    case = BENCHMARKS["sensor-bias"]
+    path = case.simulate(3)
+    key, scores_key = jax.random.split(jax.random.fold_in(jax.random.key(3), 1))
+    posterior = nopf.ParticleFilter(case.model, particles=100).run(
+        path.observations, key=key, keep="particles"
+    )
+    expected = nopf.metrics.evaluate(scores_key, case.model, posterior, path)
+    assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(row["ess_path"], posterior.ess, rtol=1e-5)
+    np.testing.assert_allclose(sum(row["evidence_path"]), row["log_evidence"], rtol=1e-4)
+    assert row["wt"] > 0
+
+
+def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
+    cells, skipped = plan(["sensor-bias"], ["kf", "nupf", "nopf"], 2, [50])
+    assert skipped == []
+    told = []
+    results = Results(tmp_path / "out")
+    assert run(results, cells, tell=lambda *numbers: told.append(numbers)) == 6
+    assert told == [(done, 6) for done in range(7)]
+    before = rows_of(results)
+    files = sorted((tmp_path / "out" / "sensor-bias" / "cells").glob("*.json"))
+    assert len(files) == 6
+    assert run(Results(tmp_path / "out"), cells) == 0
+    # One is lost, one is half written: both are run again, to the same numbers.
+    files[0].unlink()
+    files[1].write_text(files[1].read_text()[:40])
+    assert run(Results(tmp_path / "out"), cells) == 2
+    assert rows_of(results) == before
+    # A setting of one filter touches its cells only.
+    case = dataclasses.replace(BENCHMARKS["sensor-bias"], eta=0.02)
+    monkeypatch.setitem(runner.BENCHMARKS, "sensor-bias", case)
+    assert run(Results(tmp_path / "out"), cells) == 2
+    changed = [a for a, b in zip(rows_of(results), before, strict=True) if a != b]
+    assert {row["filter"] for row in changed} == {"nupf"}
+
+
+def test_a_run_that_fails_keeps_what_is_done(tmp_path, monkeypatch):
+    cells, _ = plan(["sensor-bias"], ["bpf"], 3, [20])
+    real = runner.run_cell
+
+    def fails(cell, proposal):
+        if cell.seed == 2:
+            raise MemoryError
+        return real(cell, proposal)
+
+    monkeypatch.setattr(runner, "run_cell", fails)
+    with pytest.raises(MemoryError):
+        run(Results(tmp_path), cells)
+    assert [row["seed"] for row in Results(tmp_path).rows("sensor-bias")] == [0, 1]
+    monkeypatch.undo()
+    assert run(Results(tmp_path), cells) == 1
+
+
+def test_filters_that_do_not_apply_are_named():
+    cells, skipped = plan(["range-only"], ["kf", "opf", "bpf"], 1)
+    assert {cell.filter for cell in cells} == {"bpf"}
+    assert cells[0].particles == 10_000
+    assert [line.split(":")[0] for line in skipped] == [
+        "kf does not apply to range-only",
+        "opf does not apply to range-only",
+    ]
+
+
+def test_folders_of_other_things_are_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ResultsError, match="something else than results"):
+        Results(tmp_path)
+    with pytest.raises(ResultsError, match="found a file"):
+        Results(tmp_path / "notes.txt")
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "nopf.json").write_text(json.dumps({"nopf": "0.0.1", "format": 1}))
+    with pytest.raises(ResultsError, match=r"made by nopf 0\.0\.1"):
+        Results(made)
+    (made / "nopf.json").write_text("{")
+    with pytest.raises(ResultsError, match="not readable"):
+        Results(made)
+    with pytest.raises(ResultsError, match="cannot be written to"):
+        Results(tmp_path / "notes.txt" / "below").prepare()
+
+
+CODE = "import nopf.cli; nopf.cli.main()"
+
+
+def bench(out, *more):
+    arguments = ["bench", "sensor-bias", "--filters", "kf,bpf,apf", "--seeds", "4"]
+    return [sys.executable, "-c", CODE, *arguments, "--particles", "200", "--out", str(out), *more]
+
+
+def without_times(file):
+    with file.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert tuple(rows[0]) == COLUMNS
+    return [{key: value for key, value in row.items() if key != "wt"} for row in rows]
+
+
+def test_killed_bench_goes_on_to_the_same_numbers(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen(bench(killed), stdout=subprocess.DEVNULL)
+    cells = killed / "sensor-bias" / "cells"
+    while not (cells / "bpf-200-1.json").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {file.name: file.stat().st_mtime_ns for file in cells.glob("*.json")}
+    assert 6 <= len(done) < 12
+    for out in (killed, whole):
+        subprocess.run(bench(out), check=True, stdout=subprocess.DEVNULL)
+    assert {name: (cells / name).stat().st_mtime_ns for name in done} == done
+    names = ("killed", "whole")
+    first, second = (
+        without_times(tmp_path / name / "sensor-bias" / "metrics.csv") for name in names
+    )
+    assert len(first) == 12
+    assert first == second
+
+
+def test_two_workers_give_what_one_process_gives_though_one_is_killed(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="needs Dask: nopf[cluster]")
+    cells, _ = plan(["sensor-bias"], ["bpf", "enkf"], 4, [100])
+    alone = Results(tmp_path / "alone")
+    run(alone, cells)
+    victims = []
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+    ) as cluster:
+
+        def kill_one(done, total):
+            if done == 1:
+                victims.append(cluster.workers[0].pid)
+                os.kill(victims[0], signal.SIGKILL)
+
+        spread = Results(tmp_path / "spread")
+        run(spread, cells, cluster=cluster.scheduler_address, tell=kill_one)
+    assert len(victims) == 1
+    assert rows_of(spread) == rows_of(alone)
+    assert len(rows_of(spread)) == 8
+
+
+def test_without_dask_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    cells, _ = plan(["sensor-bias"], ["bpf"], 1, [20])
+    with pytest.raises(ClusterError, match=r"nopf\[cluster\]"):
+        run(Results(tmp_path), cells, workers=2)

@@ -1,0 +1,206 @@
+"""The page in a real browser, and the figures."""
+
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import nopf
+from nopf.benchmarks import BENCHMARKS, runner
+from nopf.benchmarks.runner import Results, plan, run
+from nopf.cli import app
+from nopf.report import figures
+from nopf.report.drawing import draw_all
+from nopf.report.page import page
+
+pytestmark = pytest.mark.xdist_group("report")  # makes its results once
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Two benchmarks, two numbers of particles, an untrained network."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick = nopf.Recipe.fast(base="skeleton", steps=0)
+        patch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
+        folder = Results(tmp_path_factory.mktemp("report") / "results")
+        cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2)[0]
+        cells += plan(["sensor-bias"], ["bpf"], 2, [40])[0]
+        cells += plan(["range-only"], ["enkf", "bpf"], 1)[0]
+        run(folder, cells)
+        file = folder.folder / "report.html"
+        file.write_text(page(folder))
+        yield folder
+
+
+@pytest.fixture
+def browser():
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if driver is None or chromium is None:
+        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        "--window-size=1200,1000",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield window
+    window.quit()
+
+
+def wait(browser, script):
+    """Until the script is true in the page."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, 30).until(lambda d: d.execute_script(f"return {script}"))
+
+
+FIRST_CLOUD = "document.querySelector('.plot[data-kind=cloud]')"
+
+
+def test_the_page_works_in_a_browser(results, browser):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get((results.folder / "report.html").as_uri())
+    wait(browser, f"{FIRST_CLOUD}.data !== undefined")
+
+    def cloud():
+        return browser.execute_script(f"return Array.from({FIRST_CLOUD}.data[1].x)")
+
+    # The slider moves the cloud, by keyboard too.
+    trace = results.trace(runner.Cell("sensor-bias", "bpf", 2000, 0))
+    np.testing.assert_allclose(cloud(), trace["kept"][0, :, 0], rtol=1e-3, atol=1e-4)
+    slider = browser.find_element(By.CSS_SELECTOR, ".player input")
+    slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    np.testing.assert_allclose(cloud(), trace["kept"][2, :, 0], rtol=1e-3, atol=1e-4)
+    assert browser.find_element(By.CSS_SELECTOR, ".player output").text == "0.3 s"
+    slider.send_keys(Keys.END)
+    np.testing.assert_allclose(cloud(), trace["kept"][-1, :, 0], rtol=1e-3, atol=1e-4)
+    button = browser.find_element(By.CSS_SELECTOR, ".player button")
+    button.click()
+    assert button.text == "Pause"
+    wait(browser, "Number(document.querySelector('.player input').value) >= 3")
+    button.click()
+    assert button.text == "Play"
+
+    # Sorting sorts, both ways, and leaves what has no number at the end.
+    def column(index):
+        cells = browser.find_elements(
+            By.CSS_SELECTOR, f"#sensor-bias tbody tr > :nth-child({index})"
+        )
+        return [cell.get_attribute("data-value") for cell in cells]
+
+    heading = browser.find_elements(By.CSS_SELECTOR, "#sensor-bias th button")[4]
+    heading.send_keys(Keys.ENTER)
+    up = column(5)
+    assert up[2:] == ["", ""]
+    assert float(up[0]) < float(up[1])
+    heading.click()
+    assert column(5) == [up[1], up[0], "", ""]
+    assert heading.find_element(By.XPATH, "..").get_attribute("aria-sort") == "descending"
+
+    # Every plot is drawn once it is looked at; the sweep follows its choice.
+    for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
+        browser.execute_script("arguments[0].scrollIntoView()", plot)
+    wait(browser, "[...document.querySelectorAll('.plot')].every((p) => p.data !== undefined)")
+    sweep = "document.querySelector('.plot[data-kind=sweep]').data.find((t) => t.name === 'BPF')"
+    assert browser.execute_script(f"return Array.from({sweep}.x)") == [40, 2000]
+    browser.execute_script(
+        "const s = document.querySelector('select'); s.value = 'es';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    rows = results.rows("sensor-bias")
+    expected = [mean for _, mean, _ in figures.against_particles(rows, "bpf", "es")]
+    assert browser.execute_script(f"return Array.from({sweep}.y)") == pytest.approx(expected)
+
+    # A phone: nothing but tables is wider than the screen.
+    browser.set_window_size(500, 900)
+    wait(browser, "document.documentElement.scrollWidth <= window.innerWidth")
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    loaded = "performance.getEntriesByType('resource').filter((r) => !r.name.startsWith('data:'))"
+    assert browser.execute_script(f"return {loaded}.length") == 0
+
+
+class Words(HTMLParser):
+    """The text of a page, and the addresses that it would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.sources = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.sources += [
+            value
+            for name, value in attributes
+            if name == "src" or (name == "href" and tag == "link")
+        ]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_numbers_are_text_and_nothing_is_loaded(results):
+    parser = Words()
+    parser.feed((results.folder / "report.html").read_text())
+    assert [source for source in parser.sources if not source.startswith("data:")] == []
+    text = " ".join(parser.words)
+    for row in results.rows("range-only"):
+        assert f"{row['es']:.4f}" in text
+    assert "1 seed." in text
+
+
+def test_figures(results, tmp_path):
+    drawn = draw_all(results, tmp_path / "figures", "svg")
+    assert {file.stem for file in drawn} == {
+        *("sensor-bias-sweep", "sensor-bias-table", "sensor-bias-ess", "sensor-bias-states"),
+        *("range-only-table", "range-only-ess", "range-only-snapshots", "additional-metrics"),
+    }
+    again = draw_all(results, tmp_path / "again", "svg")
+    for one, two in zip(drawn, again, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert not list(tmp_path.glob("*/.*"))
+
+
+def test_ellipse_holds_ninety_percent():
+    generator = np.random.default_rng(0)
+    cov = np.array([[2.0, 0.8], [0.8, 0.5]])
+    ellipse = figures._ellipse(np.array([1.0, -1.0]), cov)
+    points = generator.multivariate_normal([1.0, -1.0], cov, 20_000)
+    circle = ellipse.get_patch_transform().inverted().transform(points)
+    inside = (np.hypot(*circle.T) <= 1).mean()
+    assert abs(inside - 0.9) < 0.011  # five standard errors
+
+
+def test_shading_is_by_rank(results):
+    rows = [row for row in results.rows("sensor-bias") if row["particles"] == 2000]
+    table = nopf.benchmarks.tables.tabulate(rows)
+    shades = sorted(figures.shade(table, short, "es") for short in table.entries)
+    np.testing.assert_allclose(shades, [0, 1 / 3, 2 / 3, 1])
+    assert figures.shade(table, "kf", "ess") == 0
+
+
+def test_snapshots_show_the_benchmark(results):
+    case = BENCHMARKS["range-only"]
+    traces = {
+        short: results.trace(runner.Cell("range-only", short, 10_000, 0))
+        for short in ("enkf", "bpf")
+    }
+    figure = figures.snapshot_figure(case, traces, at=[1, 59])
+    assert len(figure.axes) == 2
+    star = figure.axes[1].lines[1]
+    np.testing.assert_allclose(
+        np.ravel(star.get_xydata()), traces["bpf"]["truth"][58, :2], rtol=1e-6
+    )
+
+
+def test_a_folder_without_results_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "holds no results" in done.output
