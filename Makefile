@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types format clean
+.PHONY: setup demo reproduce test test-all lint types format clean
 
 setup: $(READY)
 
@@ -18,7 +18,16 @@ $(READY): requirements.txt pyproject.toml
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/sensor_bias.py
+	$(BIN)/nopf bench range-only --filters enkf,bpf,nopf --seeds 3 --out demo/range-only
+	$(BIN)/nopf report demo/range-only
+	@echo "Try next: $(BIN)/nopf bench sensor-bias --seeds 3 --against-paper, or your own model: README.md"
+
+# The paper's four tables and all figures. Takes hours: two filters draw many samples a particle, and
+# the published recipe trains for long. Stop it at any time; it goes on where it was.
+reproduce: $(READY)
+	$(BIN)/nopf bench all --filters all --seeds 10 --against-paper --out results/paper
+	$(BIN)/nopf sweep all --filters enkf,bpf,apf,nupf,opf,lpf,nopf --particles 100,1000,10000 --seeds 10 --out results/paper
+	$(BIN)/nopf report results/paper --figures svg
 
 lint: $(READY)
 	$(BIN)/ruff check .

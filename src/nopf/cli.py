@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import importlib.util
 import json
+import os
 import sys
 import time
 import traceback
@@ -19,7 +20,7 @@ from nopf.benchmarks.cluster import ClusterError
 from nopf.benchmarks.filters import NAMES
 from nopf.benchmarks.progress import Cells
 from nopf.benchmarks.runner import Results, ResultsError, plan, run, write_csv
-from nopf.benchmarks.tables import tabulate
+from nopf.benchmarks.tables import Table, tabulate
 from nopf.files import write_whole
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
@@ -161,7 +162,7 @@ def bench_command(
     and seed, and the table as table.md, table.csv and table.tex.
     """
     counts = None if particles is None else [particles]
-    results, chosen = _run_cells(names, filters, seeds, counts, out, workers, cluster)
+    results, chosen, failures = _run_cells(names, filters, seeds, counts, out, workers, cluster)
     tables = []
     for name in chosen:
         count = BENCHMARKS[name].particles if particles is None else particles
@@ -180,17 +181,21 @@ def bench_command(
             write_whole(folder / f"table.{suffix}", text.encode())
     if as_json:
         print(json.dumps([table.numbers() for table in tables]))
-        return
+    else:
+        _print_tables(tables, against_paper)
+        print(f"Written to {out}. A page with pictures: nopf report {out}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _print_tables(tables: list[Table], against_paper: bool) -> None:
     terminal = sys.stdout.isatty()
     for table in tables:
-        title = BENCHMARKS[table.benchmark].title
-        seeds_said = f"{table.seeds} seed{'s' if table.seeds > 1 else ''}"
-        print(f"{table.benchmark} ({title}), N = {table.particles}, {seeds_said}")
+        print(f"{table.title()}: {BENCHMARKS[table.benchmark].title}")
         print(table.text(against_paper, bold=terminal) + "\n")
     best = "bold" if terminal else "a star"
     brackets = "; in brackets: as published" if against_paper else ""
     print(f"Mean ± standard deviation over seeds; {best}: the best two of a column{brackets}.")
-    print(f"Written to {out}. A page with pictures: nopf report {out}")
 
 
 @app.command("sweep")
@@ -210,13 +215,13 @@ def sweep_command(
     sweep.svg, the metrics against N (if matplotlib is installed).
     """
     try:
-        counts = [int(word) for word in particles.split(",")]
+        counts = sorted({int(word) for word in particles.split(",")})
     except ValueError:
         raise typer.BadParameter(
             f"expected whole numbers with commas between them, got {particles!r}",
             param_hint="--particles",
         ) from None
-    results, chosen = _run_cells(names, filters, seeds, counts, out, workers, cluster)
+    results, chosen, failures = _run_cells(names, filters, seeds, counts, out, workers, cluster)
     found = []
     for name in chosen:
         rows = results.rows(name)
@@ -240,11 +245,11 @@ def sweep_command(
                 found.append(table)
     if as_json:
         print(json.dumps([table.numbers() for table in found]))
-        return
-    for table in found:
-        print(f"{table.benchmark}, N = {table.particles}, {table.seeds} seeds")
-        print(table.text(bold=sys.stdout.isatty()) + "\n")
-    print(f"Written to {out}. A page with pictures: nopf report {out}")
+    else:
+        _print_tables(found, False)
+        print(f"Written to {out}. A page with pictures: nopf report {out}")
+    if failures:
+        raise typer.Exit(1)
 
 
 @app.command("report")
@@ -283,6 +288,10 @@ def report_command(
     if not any(results.rows(name) for name in results.benchmarks()):
         raise typer.BadParameter(f"{folder}: no cell is finished yet; run nopf bench again")
     target = folder / "report.html" if out is None else out
+    if target.is_dir() or not target.parent.is_dir():
+        raise typer.BadParameter(f"{target}: expected a file in a folder that exists, for the page")
+    if not os.access(target.parent, os.W_OK):
+        raise typer.BadParameter(f"{target.parent}: cannot be written to; name a page with --out")
     write_whole(target, page(results).encode())
     drawn = draw_all(results, folder / "figures", figures) if figures else []
     if as_json:
@@ -301,7 +310,7 @@ def _run_cells(
     out: Path,
     workers: int,
     cluster: str | None,
-) -> tuple[Results, list[str]]:
+) -> tuple[Results, list[str], list[str]]:
     """Checks what was asked for, and runs it."""
     chosen = list(BENCHMARKS) if names == ["all"] else list(dict.fromkeys(names))
     _known("NAME", chosen, tuple(BENCHMARKS))
@@ -316,6 +325,8 @@ def _run_cells(
     for count in counts or []:
         if count < 2:
             raise typer.BadParameter(f"expected at least 2, got {count}", param_hint="--particles")
+    if workers and cluster is not None:
+        raise typer.BadParameter("give --workers or --cluster, not both", param_hint="--workers")
     cells, skipped = plan(chosen, short, seeds, counts)
     for reason in skipped:
         print(f"nopf: {reason}", file=sys.stderr)
@@ -325,10 +336,12 @@ def _run_cells(
         results = Results(out)
         results.prepare()
         with Cells() as tell:
-            run(results, cells, workers=workers, cluster=cluster, tell=tell)
+            _, failures = run(results, cells, workers=workers, cluster=cluster, tell=tell)
     except ResultsError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
-    return results, chosen
+    for failure in failures:
+        print(f"nopf: {failure}", file=sys.stderr)
+    return results, chosen, failures
 
 
 def _known(hint: str, given: list[str], known: tuple[str, ...]) -> None:

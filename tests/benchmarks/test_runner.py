@@ -52,40 +52,44 @@ def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
     assert skipped == []
     told = []
     results = Results(tmp_path / "out")
-    assert run(results, cells, tell=lambda *numbers: told.append(numbers)) == 6
+    assert run(results, cells, tell=lambda *numbers: told.append(numbers)) == (6, [])
     assert told == [(done, 6) for done in range(7)]
     before = rows_of(results)
     files = sorted((tmp_path / "out" / "sensor-bias" / "cells").glob("*.json"))
     assert len(files) == 6
-    assert run(Results(tmp_path / "out"), cells) == 0
+    assert run(Results(tmp_path / "out"), cells) == (0, [])
     # One is lost, one is half written: both are run again, to the same numbers.
     files[0].unlink()
     files[1].write_text(files[1].read_text()[:40])
-    assert run(Results(tmp_path / "out"), cells) == 2
+    assert run(Results(tmp_path / "out"), cells) == (2, [])
     assert rows_of(results) == before
     # A setting of one filter touches its cells only.
     case = dataclasses.replace(BENCHMARKS["sensor-bias"], eta=0.02)
     monkeypatch.setitem(runner.BENCHMARKS, "sensor-bias", case)
-    assert run(Results(tmp_path / "out"), cells) == 2
+    assert {row["filter"] for row in results.rows("sensor-bias")} == {"kf", "nopf"}
+    assert run(Results(tmp_path / "out"), cells) == (2, [])
     changed = [a for a, b in zip(rows_of(results), before, strict=True) if a != b]
     assert {row["filter"] for row in changed} == {"nupf"}
 
 
-def test_a_run_that_fails_keeps_what_is_done(tmp_path, monkeypatch):
+def test_a_cell_that_fails_is_named_and_the_others_are_run(tmp_path, monkeypatch):
     cells, _ = plan(["sensor-bias"], ["bpf"], 3, [20])
     real = runner.run_cell
 
     def fails(cell, proposal):
-        if cell.seed == 2:
-            raise MemoryError
+        if cell.seed == 1:
+            raise FloatingPointError("not finite")
         return real(cell, proposal)
 
     monkeypatch.setattr(runner, "run_cell", fails)
-    with pytest.raises(MemoryError):
-        run(Results(tmp_path), cells)
-    assert [row["seed"] for row in Results(tmp_path).rows("sensor-bias")] == [0, 1]
+    ran, failures = run(Results(tmp_path), cells)
+    assert ran == 3
+    assert failures == [
+        "bpf on sensor-bias, 20 particles, seed 1 failed: FloatingPointError: not finite"
+    ]
+    assert [row["seed"] for row in Results(tmp_path).rows("sensor-bias")] == [0, 2]
     monkeypatch.undo()
-    assert run(Results(tmp_path), cells) == 1
+    assert run(Results(tmp_path), cells) == (1, [])
 
 
 def test_filters_that_do_not_apply_are_named():

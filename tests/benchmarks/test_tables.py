@@ -16,7 +16,7 @@ PAPER = Path(__file__).parents[3] / "shared" / "paper" / "learning-to-bias.tex"
 
 def row(short, seed, **numbers):
     zero = dict.fromkeys(METRICS, 0.0)
-    return {"benchmark": "range-only", "particles": 10, "filter": short, "seed": seed} | (
+    return {"benchmark": "range-only", "particles": 10_000, "filter": short, "seed": seed} | (
         zero | numbers
     )
 
@@ -33,7 +33,7 @@ ROWS = [
 
 def test_mean_spread_and_the_best_two():
     table = tabulate(ROWS)
-    assert (table.benchmark, table.particles, table.seeds) == ("range-only", 10, 2)
+    assert table.title() == "range-only, N = 10000, 2 seeds"
     assert list(table.entries) == ["enkf", "bpf", "nopf"]
     es = {short: entries["es"] for short, entries in table.entries.items()}
     assert es["bpf"].mean == 1.5
@@ -74,6 +74,14 @@ def test_published_values_stand_beside():
     assert "[4140.0 ± 345.6]" in table.markdown(against_paper=True)
     assert "4140" not in table.markdown()
     assert "1525.8024" in table.csv(against_paper=True)
+    fewer = tabulate([one | {"particles": 100} for one in ROWS])
+    assert "4140" not in fewer.markdown(against_paper=True)
+
+
+def test_a_filter_with_fewer_seeds_says_so():
+    table = tabulate(ROWS[:5])
+    assert "| NOPF (1 seed) |" in table.markdown()
+    assert "| BPF |" in table.markdown()
 
 
 def test_mixed_rows_are_refused():

@@ -112,6 +112,20 @@ def test_interruption_returns_the_best_so_far(monkeypatch):
     assert proposal.history[-1, 0] == 40
 
 
+def test_a_base_that_is_good_already_is_kept():
+    """Observations so poor that the transition is as good as any proposal."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.01],
+        observation=lambda x, step: x,
+        observation_noise=[1.0],
+    )
+    proposal = nopf.train(model, 3, jax.random.key(0), recipe=nopf.Recipe.fast(width=8))
+    assert len(proposal.history) == 1
+    assert proposal.history[0, 3] > 0.999
+
+
 def test_divergence_is_rolled_back_and_reported():
     wild = dataclasses.replace(SMALL, learning_rate=float("inf"))
     with pytest.raises(FloatingPointError, match="smaller learning_rate"):

@@ -1,10 +1,11 @@
 """Cells on a Dask cluster: a local one, or one that is running somewhere."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nopf.benchmarks.runner import Cell, Row, Trace, run_cell
+from nopf.benchmarks.runner import Cell, Outcome, run_cell
 
 
 class ClusterError(RuntimeError):
@@ -22,14 +23,14 @@ def on_cluster(workers: int, address: str | None) -> Iterator[Callable[[list], I
         address: of a running scheduler.
     """
     try:
-        import dask
         import distributed
     except ImportError:
         raise ClusterError(
             "running on several workers needs Dask: python -m pip install 'nopf[cluster]'"
         ) from None
     # Quiet: what a lost worker costs is nothing that a user has to act on.
-    with dask.config.set({"logging.distributed": "critical"}), contextlib.ExitStack() as stack:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with contextlib.ExitStack() as stack:
         try:
             target: Any = address
             if address is None:
@@ -45,12 +46,11 @@ def on_cluster(workers: int, address: str | None) -> Iterator[Callable[[list], I
         except OSError as error:
             raise ClusterError(f"{address}: no Dask scheduler answers there ({error})") from None
 
-        def there(jobs: list) -> Iterator[tuple[Cell, tuple[Row, Trace | None]]]:
+        def there(jobs: list) -> Iterator[tuple[Cell, Outcome]]:
             futures = {
-                client.submit(run_cell, cell, proposal, pure=False, retries=2): cell
-                for cell, proposal in jobs
+                client.submit(run_cell, cell, proposal, pure=False): cell for cell, proposal in jobs
             }
             for future in distributed.as_completed(futures):
-                yield futures[future], future.result()
+                yield futures[future], future.exception() or future.result()
 
         yield there

@@ -17,6 +17,7 @@ class Cells:
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
             console=Console(stderr=True),
+            speed_estimate_period=86_400,  # a cell may take minutes
             disable=not sys.stderr.isatty(),
         )
         self._task: rich.progress.TaskID | None = None

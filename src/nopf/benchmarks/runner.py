@@ -29,8 +29,8 @@ from nopf.benchmarks.filters import LEARNED, NAMES, make_filter
 from nopf.files import read_arrays, write_arrays, write_whole
 from nopf.filters import Filter, Posterior
 from nopf.model import Trajectories
+from nopf.proposals import InnerSamplingProposal, LinearisedProposal, NeuralProposal
 from nopf.proposals.fingerprint import fingerprint
-from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe
 from nopf.resampling import systematic
 from nopf.training import TrainingInterrupted, train
@@ -45,6 +45,7 @@ DRAWN = 300  # particles of a picture
 
 Row = dict[str, Any]
 Trace = dict[str, np.ndarray]
+Outcome = tuple[Row, Trace | None] | Exception
 
 
 class ResultsError(ValueError):
@@ -59,6 +60,9 @@ class Cell:
     filter: str
     particles: int
     seed: int
+
+    def __str__(self) -> str:
+        return f"{self.filter} on {self.benchmark}, {self.particles} particles, seed {self.seed}"
 
 
 class Results:
@@ -75,14 +79,21 @@ class Results:
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
         self._stamp = self.folder / "nopf.json"
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ResultsError(f"{folder}: expected a folder for results, found a file")
-        if self._stamp.exists():
-            self._check_stamp()
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        try:
+            if self.folder.exists() and not self.folder.is_dir():
+                raise ResultsError(f"{folder}: expected a folder for results, found a file")
+            if self._stamp.exists():
+                self._check_stamp()
+            # A hidden file is what a kill in the moment of writing may leave.
+            elif self.folder.is_dir() and any(f.name[0] != "." for f in self.folder.iterdir()):
+                raise ResultsError(
+                    f"{folder}: holds something else than results of nopf; name an empty or new "
+                    "folder"
+                )
+        except OSError as error:
             raise ResultsError(
-                f"{folder}: holds something else than results of nopf; name an empty or new folder"
-            )
+                f"{folder}: cannot be read ({error.strerror}); name another folder"
+            ) from None
 
     def _check_stamp(self) -> None:
         try:
@@ -135,10 +146,18 @@ class Results:
         return read_arrays(file, KIND)[1] if file.exists() else None
 
     def rows(self, benchmark: str) -> list[Row]:
-        """All finished cells of a benchmark, by filter, particles and seed."""
+        """The finished cells of a benchmark, by filter, particles and seed.
+
+        Those that were made with settings that no longer hold are left out.
+        """
         folder = self.folder / benchmark / "cells"
         kept = [_read_json(file) for file in folder.glob("*.json")] if folder.is_dir() else []
-        found = [one["row"] for one in kept if one]
+        names = [field.name for field in dataclasses.fields(Cell)]
+        found = []
+        for one in filter(None, kept):
+            cell = Cell(**{name: one["row"][name] for name in names})
+            if one["settings"] == settings_of(cell):
+                found.append(one["row"])
         order = list(NAMES)
         return sorted(found, key=lambda r: (order.index(r["filter"]), r["particles"], r["seed"]))
 
@@ -199,7 +218,7 @@ def run(
     cluster: str | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
     progress: bool | None = None,
-) -> int:
+) -> tuple[int, list[str]]:
     """Trains what is to be trained and runs the cells that are not finished yet.
 
     Args:
@@ -211,23 +230,30 @@ def run(
         progress: whether training shows a bar; on a terminal only if left out.
 
     Returns:
-        how many cells were run now.
+        how many cells were run now, and what went wrong in those that failed.
     """
     results.prepare()
-    for benchmark, short in dict.fromkeys((cell.benchmark, cell.filter) for cell in cells):
-        if short in LEARNED:
-            train_proposal(results, benchmark, short, progress)
-    settings = {cell: _settings(cell) for cell in cells}
+    settings = {cell: settings_of(cell) for cell in cells}
     open_cells = [cell for cell in cells if results.read(cell, settings[cell]) is None]
-    done = len(cells) - len(open_cells)
-    tell(done, len(cells))
-    jobs = [(cell, _proposal_bytes(results, cell)) for cell in open_cells]
+    done, failures = len(cells) - len(open_cells), []
+    if not open_cells:
+        tell(done, len(cells))
+        return 0, []
+    # The cluster first: whoever has none shall not learn it after hours of training.
     with _mapper(workers, cluster) as run_all:
-        for cell, (row, trace) in run_all(jobs):
-            results.write(cell, settings[cell], row, trace)
+        for benchmark, short in dict.fromkeys((cell.benchmark, cell.filter) for cell in open_cells):
+            if short in LEARNED:
+                train_proposal(results, benchmark, short, progress)
+        tell(done, len(cells))
+        jobs = [(cell, _proposal_bytes(results, cell)) for cell in open_cells]
+        for cell, outcome in run_all(jobs):
+            if isinstance(outcome, Exception):
+                failures.append(f"{cell} failed: {type(outcome).__name__}: {outcome}")
+            else:
+                results.write(cell, settings[cell], *outcome)
             done += 1
             tell(done, len(cells))
-    return len(open_cells)
+    return len(open_cells), failures
 
 
 def train_proposal(
@@ -281,14 +307,16 @@ def proposal_settings(benchmark: str, short: str) -> dict[str, Any]:
         "horizon": case.horizon,
         "recipe": dataclasses.asdict(recipe_of(benchmark, short)),
         "seed": TRAINING_SEED,
+        "precision": str(jnp.zeros(()).dtype),
     }
 
 
 def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
     """Filters the data of a seed and scores the result.
 
-    Wall time is that of the whole run with every step's particles kept. The first cell of a filter
-    runs twice, so that compilation is not in it.
+    Wall time is that of the whole run with every step's particles kept (the exact filter has none;
+    those that it is scored by are drawn afterwards). The first cell of a filter runs twice, so that
+    compilation is not in it.
 
     Args:
         cell: which.
@@ -302,20 +330,26 @@ def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
     path = case.simulate(cell.seed)
     filter_key, metrics_key = jax.random.split(jax.random.fold_in(jax.random.key(cell.seed), 1))
 
-    def timed() -> tuple[Any, float]:
+    exact = cell.filter == "kf"
+
+    def timed() -> tuple[Posterior, float]:
         started = time.perf_counter()
-        posterior = flt.run(path.observations, key=filter_key, keep="particles")
+        keep = None if exact else "particles"
+        posterior = flt.run(path.observations, key=filter_key, keep=keep)  # type: ignore[arg-type]
         jax.block_until_ready((posterior.mean, posterior.particles))
         return posterior, time.perf_counter() - started
 
     if not warm:
         warm.append(timed()[1])
     posterior, seconds = timed()
+    if exact:
+        posterior = flt.run(path.observations, key=filter_key, keep="particles")
     scores = metrics.evaluate(metrics_key, case.model, posterior, path)
-    row = dataclasses.asdict(cell) | scores | {"wt": seconds}
-    # The exact filter has no particles; those it is scored by are draws.
-    if cell.filter == "kf":
-        row["made"] = None
+    numbers = scores | {"wt": seconds} | ({"made": None} if exact else {})
+    row = dataclasses.asdict(cell) | {
+        name: value if value is not None and np.isfinite(value) else None
+        for name, value in numbers.items()
+    }
     more = {
         "compile_seconds": max(0.0, warm[0] - seconds),
         "ess_path": None if posterior.ess is None else _rounded(posterior.ess),
@@ -381,9 +415,13 @@ def _mapper(workers: int, cluster: str | None) -> Iterator[Callable[[list], Iter
     """A function that runs jobs and gives cells with their rows as they are done."""
     if not workers and cluster is None:
 
-        def here(jobs: list) -> Iterator[tuple[Cell, tuple[Row, Trace | None]]]:
+        def here(jobs: list) -> Iterator[tuple[Cell, Outcome]]:
             for cell, proposal in jobs:
-                yield cell, run_cell(cell, proposal)
+                try:
+                    outcome: Outcome = run_cell(cell, proposal)
+                except Exception as error:
+                    outcome = error
+                yield cell, outcome
 
         yield here
         return
@@ -399,7 +437,7 @@ def _proposal_bytes(results: Results, cell: Cell) -> bytes | None:
     return results.proposal_file(cell.benchmark, cell.filter).read_bytes()
 
 
-def _settings(cell: Cell) -> dict[str, Any]:
+def settings_of(cell: Cell) -> dict[str, Any]:
     """What a row depends on, beside the cell itself."""
     case = BENCHMARKS[cell.benchmark]
     found: dict[str, Any] = {
@@ -412,6 +450,10 @@ def _settings(cell: Cell) -> dict[str, Any]:
         found["eta"] = case.eta
     if cell.filter == "upf":
         found["stand_in_noise"] = case.stand_in_noise
+    if cell.filter == "ispf":
+        found["candidates"] = InnerSamplingProposal().candidates
+    if cell.filter == "lpf":
+        found["iterations"] = LinearisedProposal().iterations
     if cell.filter in LEARNED:
         found["proposal"] = _digest(proposal_settings(cell.benchmark, cell.filter))
     return json.loads(json.dumps(found))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nopf.benchmarks.catalogue import BENCHMARKS
 from nopf.benchmarks.filters import NAMES
 from nopf.benchmarks.runner import METRICS, Row
 
@@ -67,14 +68,25 @@ class Table:
     Attributes:
         benchmark: its name.
         particles: their number.
-        seeds: how many, of the filter with the fewest.
+        seeds: how many, by filter.
         entries: by filter, then by metric; None where a filter has no such number.
     """
 
     benchmark: str
     particles: int
-    seeds: int
+    seeds: dict[str, int]
     entries: dict[str, dict[str, Entry | None]]
+
+    def label(self, short: str) -> str:
+        """The name of a filter; with its number of seeds if others have more."""
+        count = self.seeds[short]
+        most = max(self.seeds.values())
+        return LABELS[short] + ("" if count == most else f" ({seeds_in_words(count)})")
+
+    def title(self) -> str:
+        """What the table is about."""
+        most = seeds_in_words(max(self.seeds.values()))
+        return f"{self.benchmark}, N = {self.particles}, {most}"
 
     def text(self, against_paper: bool = False, bold: bool = False) -> str:
         """For a terminal; `bold` marks the best with escape codes, else with a star."""
@@ -109,7 +121,7 @@ class Table:
                 f"**{cell}**" if entry and entry.best else cell
                 for cell, entry in zip(words[1:], row.values(), strict=True)
             ]
-            lines.append(f"| {LABELS[short]} | {' | '.join(cells)} |")
+            lines.append(f"| {self.label(short)} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
     def latex(self, against_paper: bool = False) -> str:
@@ -131,7 +143,7 @@ class Table:
                 code = cell.replace("–", "--") if entry is None else f"${cell}$"
                 code = code.replace("±", r"\pm").replace(" [", r"\ [")
                 cells.append(rf"\boldmath {code}" if entry and entry.best else code)
-            lines.append(rf"{LABELS[short]} & {' & '.join(cells)} \\")
+            lines.append(rf"{self.label(short)} & {' & '.join(cells)} \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def csv(self, against_paper: bool = False) -> str:
@@ -176,7 +188,7 @@ class Table:
 
     def _grid(self, against_paper: bool) -> list[list[str]]:
         return [
-            [LABELS[short]]
+            [self.label(short)]
             + [words_of(metric, entry, against_paper) for metric, entry in row.items()]
             for short, row in self.entries.items()
         ]
@@ -206,7 +218,7 @@ def tabulate(rows: Sequence[Row]) -> Table:
         )
     ((benchmark, particles),) = benchmarks
     filters = [short for short in NAMES if any(row["filter"] == short for row in rows)]
-    seeds = [sum(row["filter"] == short for row in rows) for short in filters]
+    seeds = {short: sum(row["filter"] == short for row in rows) for short in filters}
     values = {
         (short, metric): [row[metric] for row in rows if row["filter"] == short]
         for short in filters
@@ -215,12 +227,21 @@ def tabulate(rows: Sequence[Row]) -> Table:
     ranks = {metric: _rank(metric, {s: values[s, metric] for s in filters}) for metric in METRICS}
     entries = {
         short: {
-            metric: _entry(benchmark, short, metric, values[short, metric], ranks[metric])
-            for metric in METRICS
+            metric: _entry(values[short, metric], ranks[metric].get(short, 0)) for metric in METRICS
         }
         for short in filters
     }
-    return Table(benchmark, particles, min(seeds), entries)
+    if particles == BENCHMARKS[benchmark].particles:
+        for short, row in entries.items():
+            for metric, entry in row.items():
+                beside = published().get((benchmark, short.removesuffix("-paper"), metric))
+                row[metric] = entry and dataclasses.replace(entry, published=beside)
+    return Table(benchmark, particles, seeds, entries)
+
+
+def seeds_in_words(count: int) -> str:
+    """A count with its noun."""
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 @functools.cache
@@ -243,14 +264,11 @@ def _rank(metric: str, values: dict[str, list[Any]]) -> dict[str, int]:
     return {short: rank for rank, short in enumerate(sorted(known, key=cost))}
 
 
-def _entry(
-    benchmark: str, short: str, metric: str, column: list[Any], ranks: dict[str, int]
-) -> Entry | None:
+def _entry(column: list[Any], rank: int) -> Entry | None:
     if not _known(column):
         return None
     std = float(np.std(column, ddof=1)) if len(column) > 1 else math.nan
-    of_paper = published().get((benchmark, short.removesuffix("-paper"), metric))
-    return Entry(float(np.mean(column)), std, ranks[short], of_paper)
+    return Entry(float(np.mean(column)), std, rank)
 
 
 def _known(column: Iterable[Any]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from nopf.model import StateSpaceModel
 
 TOLERANCE = 1e-3  # the same functions on another machine differ by rounding
-PROBES = 3
+STEPS = (1, 2, 10)  # one a probe: commands that change over time show
 
 
 def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
@@ -21,21 +21,25 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
     """
     # In single precision always: in double the same key draws other states.
     with jax.enable_x64(False):
-        step = model.nominal_step(control=None if controls is None else jnp.zeros(controls))
-        states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), PROBES))
+        control = None if controls is None else jnp.zeros(controls)
+        steps = [model.nominal_step(index, control) for index in STEPS]
+        step = steps[0]
+        states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), len(STEPS)))
+        probes = list(zip(states, steps, strict=True))
         found = shape_of(model) | {
             "dt": model.dt,
             "process_noise": _numbers(model.process_noise_at(step).factor),
             "prior": _numbers(states),
-            "transition": _numbers([model.skeleton(x, step) for x in states]),
+            "transition": _numbers([model.skeleton(x, at) for x, at in probes]),
         }
         if model.custom_log_prob is None:
             found["observation_noise"] = _numbers(model.observation_noise_at(step).factor)
         if model.observation is not None:
-            found["observation"] = _numbers([model.predict_observation(x, step) for x in states])
-        ys = [model.sample_observation(jax.random.key(0), x, step) for x in states]
-        likelihoods = [model.log_likelihood(y, x, step) for y, x in zip(ys, states, strict=True)]
-        found["likelihood"] = _numbers(likelihoods)
+            found["observation"] = _numbers([model.predict_observation(x, at) for x, at in probes])
+        ys = [model.sample_observation(jax.random.key(0), x, at) for x, at in probes]
+        found["likelihood"] = _numbers(
+            [model.log_likelihood(y, x, at) for y, (x, at) in zip(ys, probes, strict=True)]
+        )
     return found
 
 

@@ -8,6 +8,7 @@ from nopf.benchmarks.tables import tabulate
 from nopf.report.figures import (
     additional_figure,
     ess_figure,
+    main_particles,
     save,
     snapshot_figure,
     state_figure,
@@ -37,24 +38,26 @@ def draw_all(results: Results, folder: Path, form: str) -> list[Path]:
 
     for name in results.benchmarks():
         case, rows = BENCHMARKS[name], results.rows(name)
-        usual = [row for row in rows if row["particles"] == case.particles]
+        if not rows:
+            continue
         if len({row["particles"] for row in rows}) > 1:
             keep(f"{name}-sweep", sweep_figure(rows))
-        if not usual:
-            continue
+        particles = main_particles(case, rows)
+        usual = [row for row in rows if row["particles"] == particles]
         everything[name] = usual
         keep(f"{name}-table", table_figure(tabulate(usual)))
-        keep(f"{name}-ess", ess_figure(usual))
+        if any(row["ess_path"] for row in usual):
+            keep(f"{name}-ess", ess_figure(usual))
         linear = case.plane != ("x", "y")
         traces = {
             short: trace
             for short in (TRAJECTORIES if linear else SNAPSHOTS)
-            if (trace := results.trace(Cell(name, short, case.particles, 0))) is not None
+            if (trace := results.trace(Cell(name, short, particles, 0))) is not None
         }
         if linear and traces:
             keep(f"{name}-states", state_figure(case, traces))
         elif set(traces) - {"enkf"}:
             keep(f"{name}-snapshots", snapshot_figure(case, traces))
-    if everything:
+    if any(row["made"] is not None for rows in everything.values() for row in rows):
         keep("additional-metrics", additional_figure(everything))
     return drawn

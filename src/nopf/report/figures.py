@@ -10,7 +10,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
 
 from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.filters import NAMES
@@ -22,14 +21,14 @@ COLOURS = {
     "kf": "#000000",
     "enkf": "#E69F00",
     "bpf": "#D55E00",
-    "apf": "#F0E442",
+    "apf": "#B59B00",
     "upf": "#999999",
     "nupf": "#A65628",
     "ispf": "#009E73",
     "opf": "#56B4E9",
     "lpf": "#CC79A7",
     "nopf": "#0072B2",
-    "nopf-paper": "#6A3D9A",
+    "nopf-paper": "#9467BD",
 }
 LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
 LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
@@ -95,7 +94,8 @@ def snapshot_figure(
             if case.landmarks:
                 panel.plot(*np.array(case.landmarks).T, "k^", ms=6)
             if ellipses is not None:
-                panel.add_patch(_ellipse(ellipses["mean"][k, plane], ellipses["cov"][k]))
+                outline = ellipse(ellipses["mean"][k, plane], ellipses["cov"][k])
+                panel.plot(*outline.T, color=COLOURS["enkf"], lw=1.5)
             if row == 0:
                 panel.set_title(f"t = {trace['time'][k]:.1f} s", fontsize=10)
             if column == 0:
@@ -134,7 +134,7 @@ def table_figure(table: Table) -> Figure:
     drawn = panel.table(
         cellText=words,
         cellColours=colours,
-        rowLabels=[LABELS[short] for short in table.entries],
+        rowLabels=[table.label(short) for short in table.entries],
         colLabels=list(TITLES.values()),
         cellLoc="center",
         loc="center",
@@ -146,7 +146,7 @@ def table_figure(table: Table) -> Figure:
         for j, entry in enumerate(row.values()):
             if entry is not None and entry.best:
                 drawn[i + 1, j].get_text().set_fontweight("bold")
-    panel.set_title(f"{table.benchmark}, N = {table.particles}, {table.seeds} seeds", fontsize=11)
+    panel.set_title(table.title(), fontsize=11)
     return figure
 
 
@@ -170,6 +170,8 @@ def additional_figure(rows: Mapping[str, Sequence[Row]]) -> Figure:
                 for short in NAMES
             }
             values = {short: column for short, column in values.items() if column}
+            if not values:
+                continue
             boxes = panel.boxplot(
                 list(values.values()),
                 tick_labels=[LABELS[short] for short in values],
@@ -197,10 +199,9 @@ def sweep_figure(rows: Sequence[Row]) -> Figure:
             points = against_particles(rows, short, metric)
             if not points:
                 continue
-            n, mean, std = np.array(points).T
+            n, mean, low, high = np.array(points).T
             panel.plot(n, mean, "o-", ms=3, lw=1.4, color=COLOURS[short], label=LABELS[short])
-            lower = np.maximum(mean - std, 0.1 * mean) if metric in LOGARITHMIC else mean - std
-            panel.fill_between(n, lower, mean + std, color=COLOURS[short], alpha=0.15, lw=0)
+            panel.fill_between(n, low, high, color=COLOURS[short], alpha=0.15, lw=0)
         panel.set_xscale("log")
         if metric in LOGARITHMIC:
             panel.set_yscale("log")
@@ -217,15 +218,20 @@ def sweep_figure(rows: Sequence[Row]) -> Figure:
 
 def against_particles(
     rows: Sequence[Row], short: str, metric: str
-) -> list[tuple[int, float, float]]:
-    """Number of particles, mean and standard deviation of a metric, in order."""
+) -> list[tuple[int, float, float, float]]:
+    """Number of particles, mean of a metric, and a band of one standard deviation, in order.
+
+    On a logarithmic axis the band ends at a tenth of the mean.
+    """
     found = []
     for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
         column = [row[metric] for row in rows if (row["filter"], row["particles"]) == (short, n)]
         if any(value is None for value in column):
             continue
         std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
-        found.append((n, float(np.mean(column)), std))
+        mean = float(np.mean(column))
+        low = max(mean - std, 0.1 * mean) if metric in LOGARITHMIC else mean - std
+        found.append((n, mean, low, mean + std))
     return found
 
 
@@ -263,9 +269,15 @@ def _legend(figure: Figure, panel: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels) or 1))
 
 
-def _ellipse(mean: np.ndarray, cov: np.ndarray) -> Ellipse:
+def ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
+    """`(k, 2)` outline that holds 90 % of a normal distribution."""
+    angle = np.linspace(0, 2 * np.pi, 49)
     values, vectors = np.linalg.eigh(cov)
-    width, height = 2 * np.sqrt(np.maximum(values, 0) * LEVEL_90)
-    angle = math.degrees(math.atan2(vectors[1, 0], vectors[0, 0]))
-    colour = COLOURS["enkf"]
-    return Ellipse(tuple(mean), width, height, angle=angle, fill=False, color=colour, lw=1.5)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T
+
+
+def main_particles(case: Benchmark, rows: Sequence[Row]) -> int:
+    """The number of particles to show: the paper's, or the largest there is."""
+    counts = {row["particles"] for row in rows}
+    return case.particles if case.particles in counts else max(counts)

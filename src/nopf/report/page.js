@@ -69,7 +69,10 @@
         title: { text: data.labels[name], font: { size: 15 } },
         showlegend: false,
         xaxis: { title: { text: view.plane[0] }, range: view.range[0] },
-        yaxis: { title: { text: view.plane[1] }, range: view.range[1] },
+        yaxis: {
+          title: { text: view.plane[1] }, range: view.range[1],
+          ...(view.equal && { scaleanchor: "x" }),
+        },
       };
       return Plotly.react(div, traces, layout(more), settings);
     };
@@ -152,6 +155,7 @@
     const show = (step) => {
       bench.step = step - 1;
       slider.value = step;
+      slider.setAttribute("aria-valuetext", `${bench.clouds.time[step - 1].toFixed(1)} seconds`);
       output.textContent = `${bench.clouds.time[step - 1].toFixed(1)} s`;
       clouds.forEach((div) => drawn.has(div) && div.showStep(step - 1));
     };

@@ -3,21 +3,28 @@
 import html
 import importlib.resources
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from plotly.offline import get_plotlyjs
 
+import nopf
 from nopf.benchmarks import BENCHMARKS
 from nopf.benchmarks.filters import LEARNED, NAMES
 from nopf.benchmarks.runner import METRICS, Cell, Results, Row, Trace
-from nopf.benchmarks.tables import LABELS, TITLES, Table, tabulate, words_of
-from nopf.report.figures import COLOURS, LEVEL_90, LOGARITHMIC, against_particles, shade
+from nopf.benchmarks.tables import LABELS, TITLES, Entry, Table, seeds_in_words, tabulate, words_of
+from nopf.report.figures import (
+    COLOURS,
+    LOGARITHMIC,
+    against_particles,
+    ellipse,
+    main_particles,
+    shade,
+)
 
 SIDE_BY_SIDE = ("bpf", "nopf", "nopf-paper")
 REFERENCES = ("kf", *LEARNED, "lpf", "bpf")
-CORNERS = 48  # of an ellipse
 
 
 def page(results: Results) -> str:
@@ -59,7 +66,7 @@ sort.</p>
 </main>
 {_how(results, data)}
 <script type="application/json" id="data">{content}</script>
-<script>{_plotly()}</script>
+<script>{get_plotlyjs()}</script>
 <script>{_asset("page.js")}</script>
 </body>
 </html>
@@ -69,13 +76,13 @@ sort.</p>
 def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, Any]) -> str:
     case = BENCHMARKS[name]
     parts = [f'<section id="{name}"><h2>{html.escape(case.title)}</h2>']
-    for particles in _tabulated(name, rows):
-        table = tabulate([row for row in rows if row["particles"] == particles])
-        seeds = "1 seed" if table.seeds == 1 else f"{table.seeds} seeds"
-        parts.append(
-            f"<p>{particles:,} particles, {case.horizon} observations, {seeds}."
-            f"{_training(results, name)}</p>{_table(table)}"
-        )
+    particles = main_particles(case, rows)
+    table = tabulate([row for row in rows if row["particles"] == particles])
+    parts.append(
+        f"<p>{particles:,} particles, {case.horizon} observations, "
+        f"{seeds_in_words(max(table.seeds.values()))}.{_training(results, name)}</p>"
+        f"{_table(table)}"
+    )
     if data["clouds"]:
         plots = "".join(
             f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{name}" '
@@ -90,8 +97,8 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
             f'<p class="faint">Grey: where the proposal puts particles (300 are shown). Coloured: '
             f"what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
             f'<div class="player" data-benchmark="{name}"><button type="button">Play</button>'
-            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step">'
-            f"<output></output></div>"
+            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step of {name}">'
+            f'<output aria-live="off"></output></div>'
             f'<div class="clouds">{plots}</div>'
         )
     for kind, title, note in [
@@ -99,7 +106,8 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
         (
             "evidence",
             "Log-evidence over time",
-            f"Seed 0, summed up to each step, less that of {LABELS[data['reference']]}.",
+            "Seed 0, summed up to each step, less that of "
+            f"{LABELS.get(data['reference'], 'nothing')}.",
         ),
     ]:
         if data[kind]:
@@ -122,13 +130,6 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
     return "".join([*parts, "</section>"])
 
 
-def _tabulated(name: str, rows: Sequence[Row]) -> list[int]:
-    """Numbers of particles to tabulate: the paper's, or the largest."""
-    counts = {row["particles"] for row in rows}
-    usual = BENCHMARKS[name].particles
-    return [usual if usual in counts else max(counts)]
-
-
 def _table(table: Table) -> str:
     heads = "".join(
         f'<th scope="col"><button type="button">{title}</button></th>'
@@ -136,19 +137,16 @@ def _table(table: Table) -> str:
     )
     body = []
     for short, row in table.entries.items():
-        cells = [f'<th scope="row" data-value="{LABELS[short]}">{LABELS[short]}</th>']
+        cells = [f'<th scope="row" data-value="{LABELS[short]}">{table.label(short)}</th>']
         for metric, entry in row.items():
             if entry is None:
                 cells.append('<td data-value="">–</td>')
                 continue
             paper = ""
             if entry.published is not None:
-                digits = 1 if metric == "ess" else 4
-                mean, std = entry.published
-                paper = f"<small>paper {mean:.{digits}f} ± {std:.{digits}f}</small>"
-            value = "" if math.isnan(entry.mean) else repr(entry.mean)
+                paper = f"<small>paper {words_of(metric, Entry(*entry.published))}</small>"
             cells.append(
-                f'<td data-value="{value}"{" class=best" if entry.best else ""} '
+                f'<td data-value="{entry.mean!r}"{" class=best" if entry.best else ""} '
                 f'style="--better:{shade(table, short, metric):.2f}">'
                 f"<span>{words_of(metric, entry)}</span>{paper}</td>"
             )
@@ -172,7 +170,7 @@ def _training(results: Results, name: str) -> str:
 
 def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
     """What the plots of a benchmark show."""
-    (particles,) = _tabulated(name, rows)
+    particles = main_particles(BENCHMARKS[name], rows)
     usual = [row for row in rows if row["particles"] == particles]
     filters = [short for short in NAMES if any(row["filter"] == short for row in usual)]
     traces = {short: results.trace(Cell(name, short, particles, 0)) for short in filters}
@@ -180,14 +178,16 @@ def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
     ess, evidence = {}, {}
     for short in filters:
         own = [row for row in usual if row["filter"] == short]
-        paths = np.array([row["ess_path"] for row in own if row["ess_path"]], float)
+        paths = np.array(
+            [row["ess_path"] for row in own if row["ess_path"] and None not in row["ess_path"]]
+        )
         if len(paths):
             low, middle, high = np.quantile(paths, [0, 0.5, 1], axis=0)
             ess[short] = {"low": _short(low), "middle": _short(middle), "high": _short(high)}
         first = [row["evidence_path"] for row in own if row["seed"] == 0]
         if first and None not in first[0]:
             evidence[short] = np.cumsum(first[0])
-    reference = next((short for short in REFERENCES if short in evidence), filters[0])
+    reference = next((short for short in (*REFERENCES, *evidence) if short in evidence), None)
     return {
         "name": name,
         "reference": reference,
@@ -196,6 +196,7 @@ def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
         "evidence": {
             short: {"middle": _short(path - evidence[reference])}
             for short, path in evidence.items()
+            if reference is not None
         },
         "sweep": _sweep(rows) if len({row["particles"] for row in rows}) > 1 else None,
     }
@@ -221,11 +222,12 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
     if "enkf" in traces:
         own = traces["enkf"]
         ellipses = [
-            _columns(_ellipse(mean, cov))
+            _columns(ellipse(mean, cov))
             for mean, cov in zip(own["mean"][:, plane], own["cov"], strict=True)
         ]
     return {
         "plane": list(case.plane),
+        "equal": case.plane == ("x", "y"),
         "range": ranges,
         "time": _short(any_trace["time"]),
         "truth": _columns(truth),
@@ -241,45 +243,36 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
 
 
 def _sweep(rows: Sequence[Row]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for metric in METRICS:
-        found[metric], log = {}, metric in LOGARITHMIC
-        for short in NAMES:
-            points = [
-                [n, mean, max(mean - std, 0.1 * mean) if log else mean - std, mean + std]
-                for n, mean, std in against_particles(rows, short, metric)
-                if math.isfinite(mean)
-            ]
-            if points:
-                found[metric][short] = points
-    return found
+    found = {
+        metric: {short: against_particles(rows, short, metric) for short in NAMES}
+        for metric in METRICS
+    }
+    return {
+        metric: {short: points for short, points in column.items() if points}
+        for metric, column in found.items()
+    }
 
 
 def _how(results: Results, data: dict[str, Any]) -> str:
     made = results.made()
     rows = [row for name in data for row in results.rows(name)]
     seconds = sum(row["wt"] for row in rows)
-    compiling = sum({(r["benchmark"], r["filter"]): r["compile_seconds"] for r in rows}.values())
+    compiling = sum(
+        {(r["benchmark"], r["filter"], r["particles"]): r["compile_seconds"] for r in rows}.values()
+    )
     seeds = sorted({row["seed"] for row in rows})
     said = {
         "Begun": made.get("date", "unknown"),
         "Machine": f"{made.get('system', 'unknown')}, {made.get('cores', '?')} cores, "
         f"JAX on {made.get('device', '?')}",
-        "Versions": f"Python {made.get('python', '?')}, JAX {made.get('jax', '?')}",
+        "Versions": f"nopf {nopf.__version__}, Python {made.get('python', '?')}, "
+        f"JAX {made.get('jax', '?')}",
         "Seeds": f"{seeds[0]} to {seeds[-1]}" if seeds else "none",
         "Filtering": f"{seconds:.0f} s in {len(rows)} runs; wall times leave out compilation, "
         f"which took about {compiling:.0f} s",
-        "Again": "nopf bench " + " ".join(data),
     }
     items = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in said.items())
     return f'<footer id="how"><h2>How it was run</h2><dl>{items}</dl></footer>'
-
-
-def _ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
-    angle = np.linspace(0, 2 * np.pi, CORNERS + 1)
-    values, vectors = np.linalg.eigh(cov)
-    circle = np.stack([np.cos(angle), np.sin(angle)], 1)
-    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T
 
 
 def _columns(points: np.ndarray) -> list[list[float]]:
@@ -289,12 +282,6 @@ def _columns(points: np.ndarray) -> list[list[float]]:
 def _short(values: np.ndarray) -> list[float]:
     """Four digits: more cannot be seen, and the page stays small."""
     return [float(f"{value:.4g}") for value in np.asarray(values).tolist()]
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
 
 
 def _asset(name: str) -> str:

@@ -148,7 +148,9 @@ def _trainer(
     for candidate, rounds in [("skeleton", TRIAL_ROUNDS), ("linearised", 0)]:
         trial = trainer(candidate)
         run = trial.begin()
-        for _ in range(min(rounds, recipe.steps // recipe.round)):
+        for _ in range(rounds):
+            if trial.finished(run):
+                break
             run = trial.round(run)
         trials.append((trial.efficiency(run.network), trial, run))
     (worse, _, _), (better, best, run) = sorted(trials, key=lambda t: t[0])
@@ -237,7 +239,7 @@ class Trainer:
             run = read_checkpoint(checkpoint, run, self.settings)
         saved, interrupted = time.monotonic(), False
         try:
-            while not self._finished(run):
+            while not self.finished(run):
                 run = self.round(run)
                 bar.update(self._progress(run), run.history[-1])
                 if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
@@ -363,7 +365,8 @@ class Trainer:
             return 0  # The base is good as it is.
         return max(self.recipe.round, min(self.recipe.steps // 4, decay_from // 2))
 
-    def _finished(self, run: Run) -> bool:
+    def finished(self, run: Run) -> bool:
+        """Whether there is nothing left to do."""
         if run.step >= self.recipe.steps:
             return True
         return run.decay_from >= 0 and run.step >= run.decay_from + self._decay(run.decay_from)
