@@ -188,9 +188,6 @@ def test_batch_norm_folds_into_the_weights():
     np.testing.assert_allclose(factor, network.factor_head(h), rtol=1e-4, atol=1e-5)
 
 
-once = pytest.mark.xdist_group("neural")  # in one process, so that it is trained once
-
-
 @pytest.fixture(scope="module")
 def trained():
     recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=300)
@@ -233,7 +230,6 @@ def test_evidence_is_unbiased_whatever_the_network(which):
     assert abs(standard_errors_from_one(ratios)) < 3
 
 
-@once
 def test_training_reaches_the_optimum(trained):
     assert trained.history[-1, 3] > 0.98
     quality = trained.quality(models.linear(), jax.random.key(1))
@@ -246,13 +242,11 @@ def test_training_reaches_the_optimum(trained):
     assert "locally optimal limit" in str(quality)
 
 
-@once
 def test_filters_refuse_a_proposal_of_another_shape(trained):
     with pytest.raises(ValueError, match="another shape: state_names"):
         nopf.ParticleFilter(models.unicycle(), trained, 10)
 
 
-@once
 def test_file_gives_back_the_same_filter(trained, tmp_path):
     model, path = models.linear(), tmp_path / "robot.nopf"
     trained.save(path)
@@ -267,7 +261,6 @@ def test_file_gives_back_the_same_filter(trained, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["robot.nopf"]
 
 
-@once
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -283,7 +276,6 @@ def test_load_says_what_differs(trained, tmp_path, changes, words):
     nopf.NeuralProposal.load(tmp_path / "robot.nopf")
 
 
-@once
 def test_damaged_files_are_refused(trained, tmp_path):
     path = tmp_path / "robot.nopf"
     trained.save(path)

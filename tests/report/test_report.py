@@ -16,8 +16,6 @@ from nopf.report import figures
 from nopf.report.drawing import draw_all
 from nopf.report.page import page
 
-pytestmark = pytest.mark.xdist_group("report")  # makes its results once
-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
