@@ -34,6 +34,7 @@ def test_code_in_documents_runs(document, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_demonstration(tmp_path):
     picture = tmp_path / "new" / "picture.png"
     pytest.importorskip("matplotlib", reason="matplotlib is in the plots extra")
@@ -48,6 +49,7 @@ def test_demonstration(tmp_path):
     assert [p.name for p in picture.parent.iterdir()] == ["picture.png"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--particles", "0"], ["--out", "README.md/x.png"]])
 def test_demonstration_refuses_in_one_message(arguments):
     done = run("examples/sensor_bias.py", *arguments)
@@ -63,6 +65,7 @@ def test_pins_are_plain():
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", pin) for pin in pins)
 
 
+@pytest.mark.slow
 def test_a_million_particles_fit_in_memory():
     """Below 1.5 GB with the history off, on the sensor-bias benchmark."""
     done = run("benchmarks/scaling.py", "--particles", "1000000", "--horizon", "6", "--json")

@@ -69,6 +69,7 @@ def test_a_dropped_term_is_noticed():
     assert abs(standard_errors_from_one(evidence_ratios(model, ys, Shifted(False)))) > 6
 
 
+@pytest.mark.slow
 def test_error_against_kalman_falls_with_the_root_of_n():
     model = models.linear()
     ys = short_series(model)

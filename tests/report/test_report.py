@@ -24,9 +24,9 @@ def results(tmp_path_factory):
         quick = nopf.Recipe.fast(base="skeleton", steps=0)
         patch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
         folder = Results(tmp_path_factory.mktemp("report") / "results")
-        cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2)[0]
+        cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2, [200])[0]
         cells += plan(["sensor-bias"], ["bpf"], 2, [40])[0]
-        cells += plan(["range-only"], ["enkf", "bpf"], 1)[0]
+        cells += plan(["range-only"], ["enkf", "bpf"], 1, [200])[0]
         run(folder, cells)
         file = folder.folder / "report.html"
         file.write_text(page(folder))
@@ -74,7 +74,7 @@ def test_the_page_works_in_a_browser(results, browser):
         return browser.execute_script(f"return Array.from({FIRST_CLOUD}.data[1].x)")
 
     # The slider moves the cloud, by keyboard too.
-    trace = results.trace(runner.Cell("sensor-bias", "bpf", 2000, 0))
+    trace = results.trace(runner.Cell("sensor-bias", "bpf", 200, 0))
     np.testing.assert_allclose(cloud(), trace["kept"][0, :, 0], rtol=1e-3, atol=1e-4)
     slider = browser.find_element(By.CSS_SELECTOR, ".player input")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -110,7 +110,7 @@ def test_the_page_works_in_a_browser(results, browser):
         browser.execute_script("arguments[0].scrollIntoView()", plot)
     wait(browser, "[...document.querySelectorAll('.plot')].every((p) => p.data !== undefined)")
     sweep = "document.querySelector('.plot[data-kind=sweep]').data.find((t) => t.name === 'BPF')"
-    assert browser.execute_script(f"return Array.from({sweep}.x)") == [40, 2000]
+    assert browser.execute_script(f"return Array.from({sweep}.x)") == [40, 200]
     browser.execute_script(
         "const s = document.querySelector('select'); s.value = 'es';"
         "s.dispatchEvent(new Event('change'))"
@@ -175,7 +175,7 @@ def test_ellipse_holds_ninety_percent():
 
 
 def test_shading_is_by_rank(results):
-    rows = [row for row in results.rows("sensor-bias") if row["particles"] == 2000]
+    rows = [row for row in results.rows("sensor-bias") if row["particles"] == 200]
     table = nopf.benchmarks.tables.tabulate(rows)
     shades = sorted(figures.shade(table, short, "es") for short in table.entries)
     np.testing.assert_allclose(shades, [0, 1 / 3, 2 / 3, 1])
@@ -185,8 +185,7 @@ def test_shading_is_by_rank(results):
 def test_snapshots_show_the_benchmark(results):
     case = BENCHMARKS["range-only"]
     traces = {
-        short: results.trace(runner.Cell("range-only", short, 10_000, 0))
-        for short in ("enkf", "bpf")
+        short: results.trace(runner.Cell("range-only", short, 200, 0)) for short in ("enkf", "bpf")
     }
     figure = figures.snapshot_figure(case, traces, at=[1, 59])
     assert len(figure.axes) == 2

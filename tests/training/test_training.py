@@ -187,7 +187,7 @@ def with_control():
             models.linear(), 4, {}, {"base": "auto", "precision": "float64"}, marks=pytest.mark.slow
         ),
         (with_control(), 4, {"controls": np.ones((4, 2)), "times": [0.5, 0.7, 2.0, 2.1]}, {}),
-        (fifty(), 3, {}, {"base": "auto"}),
+        pytest.param(fifty(), 3, {}, {"base": "auto"}, marks=pytest.mark.slow),
         pytest.param(models.unicycle(), 4, {}, {"base": "linearised"}, marks=pytest.mark.slow),
     ],
 )
