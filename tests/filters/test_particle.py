@@ -29,7 +29,10 @@ def short_series(model, missing=False):
     return ys
 
 
-@pytest.mark.parametrize("threshold", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize(
+    "threshold",
+    [pytest.param(1.0, marks=pytest.mark.slow), 0.5, pytest.param(0.0, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.__name__)
 def test_evidence_is_unbiased(scheme, threshold):
     """Three standard errors: each of the twelve has a false alarm of 0.3 %, and a fixed key."""

@@ -54,7 +54,7 @@ def test_local_law_is_the_normal_it_says(linearised):
         np.testing.assert_allclose(local.divergence(), exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
 @pytest.mark.parametrize("base", ["skeleton", "linearised"])
 @pytest.mark.parametrize("model", [models.linear(full=True), models.unicycle()])
 def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
