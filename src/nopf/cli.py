@@ -179,6 +179,13 @@ def bench_command(
             ("tex", table.latex(against_paper)),
         ]:
             write_whole(folder / f"table.{suffix}", text.encode())
+    _conclude(tables, failures, out, as_json, against_paper)
+
+
+def _conclude(
+    tables: list[Table], failures: list[str], out: Path, as_json: bool, against_paper: bool = False
+) -> None:
+    """Prints the tables; ends with code 1 if a cell failed."""
     if as_json:
         print(json.dumps([table.numbers() for table in tables]))
     else:
@@ -240,16 +247,9 @@ def sweep_command(
             save(sweep_figure(rows), out / name / "sweep.svg")
         for count in counts:
             here = [row for row in rows if row["particles"] == count]
-            table = tabulate(here) if here else None
-            if table is not None:
-                found.append(table)
-    if as_json:
-        print(json.dumps([table.numbers() for table in found]))
-    else:
-        _print_tables(found, False)
-        print(f"Written to {out}. A page with pictures: nopf report {out}")
-    if failures:
-        raise typer.Exit(1)
+            if here:
+                found.append(tabulate(here))
+    _conclude(found, failures, out, as_json)
 
 
 @app.command("report")
