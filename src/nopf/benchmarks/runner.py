@@ -279,14 +279,12 @@ def train_proposal(
             )
         except TrainingInterrupted:
             raise KeyboardInterrupt from None
-    curve = [[None if x != x else x for x in row] for row in proposal.history.tolist()]
     record = {
         "benchmark": benchmark,
         "filter": short,
         "seconds": None if resumed else time.perf_counter() - started,
         "base": proposal.recipe.base,
         "steps": int(proposal.history[-1, 0]),
-        "curve": curve,
     }
     write_whole(target.with_suffix(".json"), json.dumps(record).encode())
     proposal.save(target)
