@@ -49,6 +49,20 @@ def test_a_cell_is_what_the_filter_gives(tmp_path):
     assert row["wt"] > 0
 
 
+def test_a_trace_shows_particles_by_weight():
+    _, trace = run_cell(Cell("sensor-bias", "bpf", 2000, 0), None)
+    np.testing.assert_array_equal(trace["truth"], BENCHMARKS["sensor-bias"].simulate(0).states)
+    mean, spread = trace["mean"][:, 1:], np.sqrt(np.diagonal(trace["cov"], axis1=1, axis2=2))
+
+    def farthest(points):
+        error = (points.mean(1) - mean) / (spread / np.sqrt(points.shape[1]))
+        return np.abs(error).max()
+
+    # Five standard errors of independent draws; a systematic draw has less.
+    assert farthest(trace["kept"]) < 5
+    assert farthest(trace["proposed"]) > 5
+
+
 def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
     cells, skipped = plan(["sensor-bias"], ["kf", "nupf", "nopf"], 2, [50])
     assert skipped == []
@@ -63,6 +77,7 @@ def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
     # One is lost, one is half written: both are run again, to the same numbers.
     files[0].unlink()
     files[1].write_text(files[1].read_text()[:40])
+    (files[0].parent / "mine.json").write_text('{"row": {}}')
     assert run(Results(tmp_path / "out"), cells) == (2, [])
     assert rows_of(results) == before
     # A setting of one filter touches its cells only.

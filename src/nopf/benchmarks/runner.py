@@ -155,9 +155,12 @@ class Results:
         names = [field.name for field in dataclasses.fields(Cell)]
         found = []
         for one in filter(None, kept):
-            cell = Cell(**{name: one["row"][name] for name in names})
-            if one["settings"] == settings_of(cell):
-                found.append(one["row"])
+            row = one.get("row", {})
+            if any(name not in row for name in names) or row["filter"] not in NAMES:
+                continue  # not ours
+            cell = Cell(**{name: row[name] for name in names})
+            if one.get("settings") == settings_of(cell):
+                found.append(row)
         order = list(NAMES)
         return sorted(found, key=lambda r: (order.index(r["filter"]), r["particles"], r["seed"]))
 
