@@ -13,7 +13,7 @@ import scipy.stats
 import nopf
 from nopf.benchmarks import sensor_bias
 from nopf.model import make_steps
-from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.fingerprint import differences, fingerprint
 from nopf.proposals.linearised import gauss_newton
 from nopf.proposals.neural import Local, untrained
 from tests import models
@@ -274,6 +274,15 @@ def test_load_says_what_differs(trained, tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         nopf.NeuralProposal.load(tmp_path / "robot.nopf", models.linear(**changes))
     nopf.NeuralProposal.load(tmp_path / "robot.nopf")
+
+
+def test_commands_that_change_over_time_are_part_of_a_model():
+    def driven(rate):
+        return models.linear(transition=lambda x, step: x + jnp.sin(rate * (step.index - 1)))
+
+    first, same, other = (fingerprint(driven(rate), None) for rate in (0.3, 0.3, 0.5))
+    assert differences(first, same) == []
+    assert differences(first, other)[0] == "transition gives other numbers at the same test points"
 
 
 def test_damaged_files_are_refused(trained, tmp_path):

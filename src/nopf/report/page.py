@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 import nopf
 from nopf.benchmarks import BENCHMARKS
 from nopf.benchmarks.filters import LEARNED, NAMES
-from nopf.benchmarks.runner import METRICS, Cell, Results, Row, Trace
+from nopf.benchmarks.runner import DRAWN, METRICS, Cell, Results, Row, Trace
 from nopf.benchmarks.tables import LABELS, TITLES, Entry, Table, seeds_in_words, tabulate, words_of
 from nopf.report.figures import (
     COLOURS,
@@ -94,8 +94,8 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
         marks += ", ellipse: 90 % of the EnKF" if data["clouds"]["ellipses"] else ""
         parts.append(
             f"<h3>Where the particles go</h3>"
-            f'<p class="faint">Grey: where the proposal puts particles (300 are shown). Coloured: '
-            f"what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
+            f'<p class="faint">Grey: where the proposal puts particles ({DRAWN} at most). '
+            f"Coloured: what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
             f'<div class="player" data-benchmark="{name}"><button type="button">Play</button>'
             f'<input type="range" min="1" max="{last}" value="1" aria-label="Step of {name}">'
             f'<output aria-live="off"></output></div>'
