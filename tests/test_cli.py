@@ -112,6 +112,42 @@ def test_bench_mistakes_are_named(tmp_path, arguments, words):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", "range-onl"], "did you mean range-only?"),
+        (["sweep", "sensor-bias", "--particles", "100,many"], "whole numbers with commas"),
+        (["sweep", "sensor-bias", "--particles", "0,10"], "expected at least 2, got 0"),
+        (["sweep", "sensor-bias", "--seeds", "0"], "expected at least 1, got 0"),
+        (["bench", "sensor-bias", "--workers", "-1"], "expected at least 0, got -1"),
+        (
+            ["bench", "sensor-bias", "--workers", "2", "--cluster", "tcp://somewhere:1"],
+            "--workers or --cluster, not both",
+        ),
+    ],
+)
+def test_mistakes_in_many_runs_are_named(tmp_path, arguments, words):
+    out = tmp_path / "out"
+    done = CliRunner().invoke(cli.app, [*arguments, "--out", str(out)], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["bench", "sweep"])
+def test_a_folder_that_cannot_be_written_to(tmp_path, command):
+    (tmp_path / "notes.txt").write_text("mine")
+    out = tmp_path / "notes.txt" / "results"
+    done = CliRunner().invoke(
+        cli.app, [command, "sensor-bias", "--out", str(out)], env={"COLUMNS": "300"}
+    )
+    assert done.exit_code == 2
+    assert "cannot be written to" in done.output or "cannot be read" in done.output
+    assert "name another folder" in done.output
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_bench_refuses_results_of_another_version(tmp_path):
     (tmp_path / "nopf.json").write_text('{"nopf": "9.9", "format": 1}')
     done = CliRunner().invoke(

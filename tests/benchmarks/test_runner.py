@@ -197,6 +197,16 @@ def test_two_workers_give_what_one_process_gives_though_one_is_killed(tmp_path):
     assert len(rows_of(spread)) == 8
 
 
+def test_workers_are_started_on_this_machine(tmp_path):
+    pytest.importorskip("distributed", reason="needs Dask: nopf[cluster]")
+    arguments = ["bench", "sensor-bias", "--filters", "bpf", "--seeds", "2", "--particles", "50"]
+    for name, more in [("alone", []), ("spread", ["--workers", "2"])]:
+        done = CliRunner().invoke(cli.app, [*arguments, "--out", str(tmp_path / name), *more])
+        assert done.exit_code == 0, done.output
+    assert rows_of(Results(tmp_path / "spread")) == rows_of(Results(tmp_path / "alone"))
+    assert len(rows_of(Results(tmp_path / "spread"))) == 2
+
+
 def test_without_dask_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     cells, _ = plan(["sensor-bias"], ["bpf"], 1, [20])

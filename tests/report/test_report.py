@@ -1,5 +1,6 @@
 """The page in a real browser, and the figures."""
 
+import json
 import shutil
 from html.parser import HTMLParser
 
@@ -127,6 +128,33 @@ def test_the_page_works_in_a_browser(results, browser):
     assert browser.execute_script(f"return {loaded}.length") == 0
 
 
+def luminance(colour):
+    """Relative, after WCAG, of a colour like rgb(1, 2, 3)."""
+    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def test_dark_mode(results, browser):
+    """Text, in the page and in its plots, stands out from the page by 7 to 1 in both modes."""
+    browser.get((results.folder / "report.html").as_uri())
+    wait(browser, f"{FIRST_CLOUD}.data !== undefined")
+    pages = {}
+    for mode in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        wait(browser, f"matchMedia('(prefers-color-scheme: {mode})').matches")
+        style = "getComputedStyle(document.body)"
+        pages[mode] = luminance(browser.execute_script(f"return {style}.backgroundColor"))
+        words = browser.execute_script(
+            f"return [{style}.color, getComputedStyle({FIRST_CLOUD}.querySelector('.gtitle')).fill]"
+        )
+        for colour in words:
+            low, high = sorted([luminance(colour), pages[mode]])
+            assert (high + 0.05) / (low + 0.05) > 7, (mode, colour)
+    assert pages["dark"] < 0.1 < 0.9 < pages["light"]
+
+
 class Words(HTMLParser):
     """The text of a page, and the addresses that it would load."""
 
@@ -195,7 +223,29 @@ def test_snapshots_show_the_benchmark(results):
     )
 
 
-def test_a_folder_without_results_is_refused(tmp_path):
-    done = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "200"})
+@pytest.mark.parametrize(
+    ("stamp", "arguments", "words"),
+    [
+        (None, [], "holds no results"),
+        ({"nopf": "9.9", "format": 1}, [], "made by nopf 9.9"),
+        ({"nopf": nopf.__version__, "format": 1}, [], "no cell is finished yet"),
+        ({"nopf": nopf.__version__, "format": 1}, ["--figures", "gif"], "expected svg, png or pdf"),
+    ],
+)
+def test_folders_of_which_no_page_can_be_made(tmp_path, stamp, arguments, words):
+    if stamp:
+        (tmp_path / "nopf.json").write_text(json.dumps(stamp))
+    before = sorted(tmp_path.iterdir())
+    done = CliRunner().invoke(app, ["report", str(tmp_path), *arguments], env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "holds no results" in done.output
+    assert words in done.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_page_where_none_can_be_written(results, tmp_path):
+    out = tmp_path / "nowhere" / "report.html"
+    done = CliRunner().invoke(
+        app, ["report", str(results.folder), "--out", str(out)], env={"COLUMNS": "200"}
+    )
+    assert done.exit_code == 2
+    assert "a folder that exists" in done.output
