@@ -32,6 +32,8 @@ from nopf.resampling import multinomial as multinomial
 from nopf.resampling import residual as residual
 from nopf.resampling import stratified as stratified
 from nopf.resampling import systematic as systematic
+from nopf.robust import Outliers as Outliers
+from nopf.robust import StudentT as StudentT
 from nopf.space import Space as Space
 from nopf.training import train as train
 

@@ -116,9 +116,14 @@ class Gaussian(eqx.Module):
     def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         _expect_vector(x, self.size)
         white = self.whiten(x - self.mean)
+        log_det = jnp.sum(jnp.log(self.diagonal))
+        return -0.5 * jnp.sum(white**2) - log_det - 0.5 * self.size * LOG_2PI
+
+    @property
+    def diagonal(self) -> Float[Array, " d"]:
+        """Of the Cholesky factor."""
         factor = jnp.asarray(self.factor)
-        diagonal = factor if factor.ndim == 1 else jnp.diagonal(factor)
-        return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(diagonal)) - 0.5 * self.size * LOG_2PI
+        return factor if factor.ndim == 1 else jnp.diagonal(factor)
 
     def colour(self, white: Float[Array, " d"]) -> Float[Array, " d"]:
         """L·white: turns standard normal numbers into deviations from the mean."""

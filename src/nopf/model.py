@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.gaussian import Gaussian, Numbers, as_float_array, is_traced
+from nopf.robust import Tails
 from nopf.space import Space
 
 
@@ -67,6 +68,8 @@ class StateSpaceModel(eqx.Module):
             Gaussian noise; takes the place of `observation_noise`. Where only some coordinates are
             observed it is given the NaN and has to deal with it.
         observation_sample: `(key, x, step) -> (m,)`, draws from the same.
+        robust: `nopf.Outliers(rate, scale)` or `nopf.StudentT(freedom)` for measurements that are
+            now and then far off; `observation_noise` is then the scale of the good ones.
         state_names: one name a coordinate; `x0, x1, …` if left out.
         state_angles: names or indices of the state's angles (radians). Densities take the nearest
             winding, so the noise of an angle should be well below π.
@@ -81,6 +84,7 @@ class StateSpaceModel(eqx.Module):
     observation_noise: Any
     custom_log_prob: Callable[..., Any] | None
     custom_sample: Callable[..., Any] | None
+    robust: Tails | None
     space: Space
     observation_space: Space
     state_names: tuple[str, ...] = eqx.field(static=True)
@@ -97,6 +101,7 @@ class StateSpaceModel(eqx.Module):
         *,
         observation_log_prob: Callable[..., Any] | None = None,
         observation_sample: Callable[..., Any] | None = None,
+        robust: Tails | None = None,
         state_names: Sequence[str] | None = None,
         state_angles: Sequence[str | int] | str | int = (),
         observation_angles: Sequence[int] | int = (),
@@ -121,6 +126,15 @@ class StateSpaceModel(eqx.Module):
                 "observation_noise: expected either observation_noise, or observation_log_prob "
                 f"and observation_sample instead of it, got {'both' if custom else 'neither'}"
             )
+        if robust is not None and not isinstance(robust, Tails):
+            raise TypeError(
+                f"robust: expected nopf.Outliers(…) or nopf.StudentT(…), got {robust!r}"
+            )
+        if robust is not None and custom:
+            raise ValueError(
+                "robust: expected together with observation_noise, of which it changes the tails; "
+                "your own observation_log_prob has its own"
+            )
         if not custom and observation is None:
             raise ValueError("observation: expected a function (x, step) -> array, got None")
 
@@ -136,6 +150,7 @@ class StateSpaceModel(eqx.Module):
         self.observation = observation
         self.custom_log_prob = observation_log_prob
         self.custom_sample = observation_sample
+        self.robust = robust
         self.process_noise = _noise(process_noise, size, "process_noise")
 
         # The width of an observation is known from a trial call, if that needs no controls.
@@ -191,8 +206,12 @@ class StateSpaceModel(eqx.Module):
         if self.custom_sample is not None:
             y = _array(self.custom_sample(key, x, step))
         else:
-            noise = self.observation_noise_at(step).sample(key)
-            y = self.predict_observation(x, step) + noise
+            noise = self.observation_noise_at(step)
+            if self.robust is None:
+                deviation = noise.sample(key)
+            else:
+                deviation = noise.colour(self.robust.sample(key, noise.size))
+            y = self.predict_observation(x, step) + deviation
         return self.observation_space.wrap(y)
 
     def innovation(
@@ -212,7 +231,11 @@ class StateSpaceModel(eqx.Module):
         observed = ~jnp.isnan(y)
         if self.custom_log_prob is None:
             noise = self.observation_noise_at(step).marginal(observed)
-            return noise.log_prob(self.innovation(y, x, step))
+            innovation = self.innovation(y, x, step)
+            if self.robust is None:
+                return noise.log_prob(innovation)
+            each = self.robust.log_prob(noise.whiten(innovation)) - jnp.log(noise.diagonal)
+            return jnp.sum(jnp.where(observed, each, 0))
         some = jnp.any(observed)
         value = self.custom_log_prob(jnp.where(some, y, 0), x, step)
         return jnp.where(some, _array(value), 0)

@@ -243,7 +243,7 @@ def test_published_recipe():
         nopf.train(models.linear(), 3, jax.random.key(0), recipe="slow")
 
 
-def test_linearised_base_needs_gaussian_noise():
+def test_linearised_base_needs_additive_noise():
     recipe = dataclasses.replace(SMALL, base="linearised")
-    with pytest.raises(ValueError, match="needs Gaussian observation noise"):
+    with pytest.raises(ValueError, match="needs additive observation noise"):
         nopf.train(HALF_LINE, 3, jax.random.key(0), recipe=recipe)

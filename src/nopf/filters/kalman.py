@@ -14,6 +14,7 @@ from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
 from nopf.linear import linearise, why_not_linear
 from nopf.model import StateSpaceModel, Step, positive_integer
+from nopf.proposals.proposal import why_not_gaussian
 
 
 class GaussianBelief(NamedTuple):
@@ -115,8 +116,9 @@ class KalmanFilter(Filter):
 def _why_not_linear_gaussian(model: StateSpaceModel) -> str | None:
     if not isinstance(model.prior, Gaussian):
         return f"the prior is {type(model.prior).__name__}, not nopf.Gaussian"
-    if model.custom_log_prob is not None:
-        return "the observation noise is not Gaussian (it has observation_log_prob)"
+    reason = why_not_gaussian(model)
+    if reason is not None:
+        return f"the observation noise is not Gaussian ({reason})"
     if model.space.angles or model.observation_space.angles:
         return "it has angles, which wrap"
     return _why_not_linear(model)

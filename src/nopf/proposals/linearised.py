@@ -10,14 +10,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.linear import Columns, cholesky, solve_lower, solve_upper
 from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals.proposal import Move, Proposal, why_not_gaussian
+from nopf.proposals.proposal import Move, Proposal, log_mixture, why_not_additive
+from nopf.robust import Tails
+
+ROBUST_SHARE = 0.1
 
 
 class LinearisedProposal(Proposal):
     """A Gaussian around the most likely next state, found by Gauss–Newton iterations.
 
-    Needs Gaussian observation noise and no training. With a linear observation one iteration is
-    the optimal proposal.
+    Needs additive observation noise and no training. With a linear observation and Gaussian noise
+    one iteration is the optimal proposal. With robust noise a coordinate far from what is predicted
+    counts less.
 
     Works in coordinates z in which the process noise is standard normal. At every iteration the
     whitened residual r(z) of the observation is replaced by its tangent b + J z, which makes the
@@ -25,18 +29,25 @@ class LinearisedProposal(Proposal):
 
     Args:
         iterations: how often to linearise; the last one gives the covariance too.
+        defensive: share of the particles drawn from the transition instead, which bounds the
+            weights. Left out, it is 0; with robust noise 0.1, since there a state that believes the
+            measurement and one that calls it an outlier may both be likely, and the fit sees one.
     """
 
     iterations: int = eqx.field(static=True)
+    defensive: float | None = eqx.field(static=True)
 
-    def __init__(self, iterations: int = 2):
+    def __init__(self, iterations: int = 2, defensive: float | None = None):
         self.iterations = positive_integer(iterations, "iterations")
+        if defensive is not None and not 0 <= defensive <= 1:
+            raise ValueError(f"defensive: expected a number from 0 to 1, got {defensive!r}")
+        self.defensive = defensive
 
     def check(self, model: StateSpaceModel) -> None:
-        reason = why_not_gaussian(model)
+        reason = why_not_additive(model)
         if reason is not None:
             raise ValueError(
-                f"proposal: LinearisedProposal needs Gaussian observation noise, but {reason}; "
+                f"proposal: LinearisedProposal needs additive observation noise, but {reason}; "
                 "use InnerSamplingProposal or NudgedProposal"
             )
 
@@ -51,12 +62,20 @@ class LinearisedProposal(Proposal):
     ) -> Move:
         predicted = model.skeleton(ancestor, step)
         fit = gauss_newton(model, predicted, y, step, self.iterations)
-        white = jax.random.normal(key, predicted.shape)
-        z = fit.mean + fit.colour(white)
+        share = self.defensive
+        if share is None:
+            share = 0.0 if model.robust is None else ROBUST_SHARE
+        origin = jax.random.normal(key, predicted.shape)
+        z = fit.mean + fit.colour(origin)
+        if share > 0:
+            blind = jax.random.bernoulli(jax.random.fold_in(key, 1), share)
+            z = jnp.where(blind, origin, z)
+            origin = fit.whiten(z - fit.mean)
         state = model.space.wrap(predicted + model.process_noise_at(step).colour(z))
         # log p(x | ancestor) and log q share the Jacobian of z → x and the constant of the normal.
-        log_ratio = fit.log_det + 0.5 * (jnp.sum(white**2) - jnp.sum(z**2))
-        return Move(state, model.log_likelihood(y, state, step) + log_ratio, memory)
+        log_ratio = 0.5 * (jnp.sum(z**2) - jnp.sum(origin**2)) - fit.log_det
+        log_weight = model.log_likelihood(y, state, step) - log_mixture(log_ratio, share)
+        return Move(state, log_weight, memory)
 
 
 def gauss_newton(
@@ -75,7 +94,7 @@ def gauss_newton(
 
     z = jnp.zeros(predicted.size)
     for _ in range(iterations):
-        fit = Tangent(residual, z)
+        fit = Tangent(residual, z, model.robust)
         z = fit.mean
     return fit
 
@@ -91,7 +110,12 @@ class Tangent:
         log_det: logarithm of the determinant of the factor F, covariance = F Fᵀ.
     """
 
-    def __init__(self, residual: Callable[[Array], Array], z: Float[Array, " d"]):
+    def __init__(
+        self,
+        residual: Callable[[Array], Array],
+        z: Float[Array, " d"],
+        tails: Tails | None = None,
+    ):
         value, push = jax.linearize(residual, z)
         self._small = z.size <= value.size
         # Row by row, the residual's response to each coordinate: the columns of J. Without the
@@ -99,6 +123,11 @@ class Tangent:
         jacobian = jax.vmap(push)(jnp.eye(z.size))
         # Where there is no tangent, nothing is learned: such entries count as zero.
         value, jacobian = (jnp.where(jnp.isfinite(v), v, 0) for v in (value, jacobian))
+        if tails is not None:
+            # Against what is predicted, not against the noise alone: how far is this too far?
+            expected = (value - z @ jacobian) / jnp.sqrt(1 + jnp.sum(jacobian**2, axis=0))
+            share = jnp.sqrt(tails.trust(expected))
+            value, jacobian = share * value, share[None] * jacobian
         jacobian = jax.lax.optimization_barrier(jacobian)
         columns = [list(column) for column in jacobian]
         self._columns = columns

@@ -17,7 +17,7 @@ from nopf.model import StateSpaceModel, Step
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
 from nopf.proposals.linearised import Tangent, gauss_newton
 from nopf.proposals.network import SOFTPLUS_ONE, Network
-from nopf.proposals.proposal import Move, Proposal, why_not_gaussian
+from nopf.proposals.proposal import Move, Proposal, log_mixture, why_not_additive
 from nopf.proposals.quality import Quality, measure_quality
 from nopf.recipe import Recipe
 
@@ -149,15 +149,6 @@ class Local:
         return inner if self._base is None else self._base.mean + self._base.colour(inner)
 
 
-def _mixed(log_ratio: Float[Array, "*n"], share: float) -> Float[Array, "*n"]:
-    """log of (1 − share)·q/p + share."""
-    if share == 0:
-        return log_ratio
-    if share == 1:
-        return jnp.zeros_like(log_ratio)
-    return jnp.logaddexp(np.log1p(-share) + log_ratio, np.log(share))
-
-
 @functools.cache
 def _triangle(size: int) -> tuple[np.ndarray, np.ndarray]:
     """0/1 matrices that spread a vector over the entries below the diagonal, and sum them up."""
@@ -200,8 +191,8 @@ class NeuralProposal(Proposal):
         different = differences({key: wanted[key] for key in found}, found)
         if self.features.innovation is not None and model.observation is None:
             different.append("it had an observation function")
-        if self.recipe.base == "linearised" and why_not_gaussian(model) is not None:
-            different.append("it had Gaussian observation noise")
+        if self.recipe.base == "linearised" and why_not_additive(model) is not None:
+            different.append("it had additive observation noise")
         if different:
             raise ValueError(
                 "proposal: this NeuralProposal was trained for a model of another shape: "
@@ -226,7 +217,7 @@ class NeuralProposal(Proposal):
             other = self._draw(model, ancestor, y, step, white, True)
             drawn = jax.tree.map(lambda a, b: jnp.where(blind, a, b), other, drawn)
         state, log_ratio, log_likelihood = drawn
-        return Move(state, log_likelihood - _mixed(log_ratio, share), memory)
+        return Move(state, log_likelihood - log_mixture(log_ratio, share), memory)
 
     def propose_all(
         self,
@@ -261,7 +252,7 @@ class NeuralProposal(Proposal):
             blind = jax.vmap(lambda i: draw(i, True))((keys[chosen], ancestors[chosen]))
             drawn = jax.tree.map(lambda a, b: a.at[chosen].set(b), drawn, blind)
         state, log_ratio, log_likelihood = drawn
-        return Move(state, log_likelihood - _mixed(log_ratio, count / n), memory)
+        return Move(state, log_likelihood - log_mixture(log_ratio, count / n), memory)
 
     def _draw(
         self,

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.model import StateSpaceModel, Step
@@ -71,8 +73,24 @@ class Proposal(eqx.Module):
         return None
 
 
-def why_not_gaussian(model: StateSpaceModel) -> str | None:
-    """None if the observation noise is Gaussian."""
+def log_mixture(log_ratio: Float[Array, "*n"], share: float) -> Float[Array, "*n"]:
+    """log of (1 − share)·q/p + share."""
+    if share == 0:
+        return log_ratio
+    if share == 1:
+        return jnp.zeros_like(log_ratio)
+    return jnp.logaddexp(np.log1p(-share) + log_ratio, np.log(share))
+
+
+def why_not_additive(model: StateSpaceModel) -> str | None:
+    """None if the observation is a function of the state plus noise."""
     if model.custom_log_prob is not None:
         return "this model has observation_log_prob instead of observation_noise"
     return None
+
+
+def why_not_gaussian(model: StateSpaceModel) -> str | None:
+    """None if that noise is Gaussian."""
+    if model.robust is not None:
+        return f"this model has robust={type(model.robust).__name__}"
+    return why_not_additive(model)

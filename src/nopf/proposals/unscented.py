@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from nopf.gaussian import LOG_2PI, Gaussian, Numbers
 from nopf.linear import cholesky, solve_lower, solve_upper
 from nopf.model import StateSpaceModel, Step
-from nopf.proposals.proposal import Move, Proposal, why_not_gaussian
+from nopf.proposals.proposal import Move, Proposal, why_not_additive
 
 
 class UnscentedProposal(Proposal):
@@ -46,10 +46,10 @@ class UnscentedProposal(Proposal):
             self._noise(model, None)
             if model.observation is not None:
                 return
-        reason = why_not_gaussian(model)
+        reason = why_not_additive(model)
         if reason is not None:
             raise ValueError(
-                f"proposal: UnscentedProposal needs Gaussian observation noise, but {reason}; give "
+                f"proposal: UnscentedProposal needs additive observation noise, but {reason}; give "
                 "it a stand-in with observation_noise= (the model needs an observation too), or "
                 "use InnerSamplingProposal or NudgedProposal"
             )

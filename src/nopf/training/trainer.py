@@ -29,7 +29,7 @@ from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.network import Network
 from nopf.proposals.neural import Features, NeuralProposal, untrained
-from nopf.proposals.proposal import why_not_gaussian
+from nopf.proposals.proposal import why_not_additive
 from nopf.recipe import Recipe, as_recipe
 from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
 from nopf.training.objective import (
@@ -135,7 +135,7 @@ def _trainer(
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
     linearisable = (
-        why_not_gaussian(model) is None
+        why_not_additive(model) is None
         and min(model.space.size, model.observation_space.size) <= LARGEST_SYSTEM
     )
     base: str | None = recipe.base

@@ -1,0 +1,92 @@
+"""Outliers and StudentT: observation noise with heavy tails."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Tails(eqx.Module):
+    """A density for each whitened coordinate of the observation noise, instead of the normal.
+
+    Coordinates go wrong one by one: a bad range leaves the bearing as good as it was. With a full
+    covariance they are those of its Cholesky factor.
+    """
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
+        """Independent draws."""
+
+    @abc.abstractmethod
+    def log_prob(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Logarithm of the density, coordinate by coordinate."""
+
+    @abc.abstractmethod
+    def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Share of its nominal precision that a coordinate this far away deserves, 0 to about 1."""
+
+
+class Outliers(Tails):
+    """Normal noise, and now and then a measurement whose noise is many times larger.
+
+    Args:
+        rate: share of the measurements that are outliers.
+        scale: how many times larger their standard deviation is.
+    """
+
+    rate: float = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
+
+    def __init__(self, rate: float = 0.05, scale: float = 10.0):
+        if not 0 < rate < 1:
+            raise ValueError(f"rate: expected a number between 0 and 1, got {rate!r}")
+        if not 1 < scale < np.inf:
+            raise ValueError(f"scale: expected a number above 1, got {scale!r}")
+        self.rate, self.scale = float(rate), float(scale)
+
+    def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
+        coin_key, key = jax.random.split(key)
+        outlier = jax.random.bernoulli(coin_key, self.rate, (size,))
+        return jax.random.normal(key, (size,)) * jnp.where(outlier, self.scale, 1.0)
+
+    def log_prob(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        return jnp.logaddexp(*self._parts(z))
+
+    def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        good, bad = self._parts(z)
+        doubt = jax.nn.sigmoid(bad - good)
+        return 1 - doubt + doubt / self.scale**2
+
+    def _parts(self, z: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        good = np.log1p(-self.rate) - 0.5 * (z**2 + LOG_2PI)
+        wide = np.log(self.rate / self.scale) - 0.5 * ((z / self.scale) ** 2 + LOG_2PI)
+        return good, wide
+
+
+class StudentT(Tails):
+    """Student's t distribution.
+
+    Args:
+        freedom: degrees of freedom: 1 for the heaviest tails in use, 30 for nearly normal ones.
+    """
+
+    freedom: float = eqx.field(static=True)
+
+    def __init__(self, freedom: float = 4.0):
+        if not 0 < freedom < np.inf:
+            raise ValueError(f"freedom: expected a positive number, got {freedom!r}")
+        self.freedom = float(freedom)
+
+    def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
+        return jax.random.t(key, self.freedom, (size,))
+
+    def log_prob(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        return jax.scipy.stats.t.logpdf(z, self.freedom)
+
+    def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        return (self.freedom + 1) / (self.freedom + z**2)
