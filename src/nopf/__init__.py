@@ -8,6 +8,7 @@ from nopf.filters import Filter as Filter
 from nopf.filters import FilterState as FilterState
 from nopf.filters import Info as Info
 from nopf.filters import KalmanFilter as KalmanFilter
+from nopf.filters import Monitor as Monitor
 from nopf.filters import ParticleFilter as ParticleFilter
 from nopf.filters import Posterior as Posterior
 from nopf.gaussian import Gaussian as Gaussian

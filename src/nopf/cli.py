@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib.resources
 import importlib.util
 import json
 import os
@@ -9,22 +10,46 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import typer
 
 from nopf.benchmarks import BENCHMARKS
 from nopf.benchmarks.cluster import ClusterError
-from nopf.benchmarks.filters import NAMES
+from nopf.benchmarks.filters import FILTERS, NAMES
 from nopf.benchmarks.progress import Cells
 from nopf.benchmarks.runner import Results, ResultsError, plan, run, write_csv
 from nopf.benchmarks.tables import Table, tabulate
+from nopf.check import check
+from nopf.estimate import (
+    filter_live,
+    filter_recording,
+    imitation,
+    make_user_filter,
+    proposal_for,
+    rows_of,
+)
 from nopf.files import write_whole
+from nopf.filters import Filter
 from nopf.model import StateSpaceModel
+from nopf.proposals import NeuralProposal
 from nopf.recipe import Recipe
+from nopf.recording import (
+    DataError,
+    Recording,
+    estimate_names,
+    format_csv,
+    format_json,
+    live_rows,
+    read_recording,
+    write_estimates,
+)
 from nopf.training import TrainingInterrupted, train
+
+MOST_SAID = 10  # warnings that a terminal gets
 
 app = typer.Typer(
     help="Particle filters that learn where to put their particles.",
@@ -34,16 +59,59 @@ app = typer.Typer(
 )
 
 
+TimeColumn = Annotated[
+    str | None,
+    typer.Option("--time", help="Column of times; time, t or timestamp if there is one."),
+]
+ControlColumns = Annotated[
+    str | None,
+    typer.Option("--controls", help="Columns of controls, with commas; the model's if left out."),
+]
+ObservationColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--observations", help="Columns of the observation, with commas; the model's if left out."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, the same numbers.")]
+
+
+class ColumnChoice(NamedTuple):
+    """Columns as they were named on the command line."""
+
+    time: str | None
+    controls: str | None
+    observations: str | None
+
+    def lists(self) -> tuple[str | None, list[str] | None, list[str] | None]:
+        """The same, with commas taken apart."""
+        both = [
+            None if names is None else [name.strip() for name in names.split(",")]
+            for names in (self.controls, self.observations)
+        ]
+        return self.time, both[0], both[1]
+
+
 @app.command("train")
 def train_command(
     target: Annotated[
-        str, typer.Argument(help=f"A model: FILE.py:OBJECT, or one of {', '.join(BENCHMARKS)}.")
+        str,
+        typer.Argument(metavar="MODEL", help=f"FILE.py:OBJECT, or one of {', '.join(BENCHMARKS)}."),
     ],
     out: Annotated[Path, typer.Option(help="Where to write the proposal.")],
     horizon: Annotated[
         int | None,
         typer.Option(min=1, help="Steps of a simulated trajectory; known for benchmarks."),
     ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="A recording to imitate: its times, controls, what is missing."
+        ),
+    ] = None,
+    time_column: TimeColumn = None,
+    controls: ControlColumns = None,
+    observations: ObservationColumns = None,
     recipe: Annotated[str, typer.Option(help="fast, or paper: the published one.")] = "fast",
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same proposal.")
@@ -64,10 +132,21 @@ def train_command(
 
     A run that was cut short goes on where it was when the same command is given again.
     """
-    model, known_horizon = _load(target)
-    horizon = known_horizon if horizon is None else horizon
-    if horizon is None:
-        raise typer.BadParameter("needed for a model from a file", param_hint="--horizon")
+    loaded = _load(target)
+    model = loaded.model
+    data: dict[str, Any] = {"horizon": loaded.horizon if horizon is None else horizon}
+    if recording is not None:
+        if horizon is not None:
+            raise typer.BadParameter("the recording says how long", param_hint="--horizon")
+        data = imitation(
+            model, _read(recording, model, ColumnChoice(time_column, controls, observations))
+        )
+    if data["horizon"] is None:
+        raise typer.BadParameter(
+            "needed for a model from a file, if there is no --data", param_hint="--horizon"
+        )
+    if recording is None and model.reads_control:
+        data["controls"] = loaded.controls(data["horizon"])
     if recipe not in ("fast", "paper"):
         raise typer.BadParameter(f"expected fast or paper, got {recipe!r}", param_hint="--recipe")
     if out.is_dir():
@@ -89,13 +168,7 @@ def train_command(
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        proposal = train(
-            model,
-            horizon,
-            jax.random.key(seed),
-            recipe=settings,
-            checkpoint=part,
-        )
+        proposal = train(model, key=jax.random.key(seed), recipe=settings, checkpoint=part, **data)
     seconds = time.perf_counter() - started
     for warning in caught:
         print(f"nopf: {warning.message}", file=sys.stderr)
@@ -354,10 +427,277 @@ def _known(hint: str, given: list[str], known: tuple[str, ...]) -> None:
             )
 
 
-def _load(target: str) -> tuple[StateSpaceModel, int | None]:
-    """The model that `target` names, and its horizon if that is known."""
+@app.command("new")
+def new_command(
+    file: Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")],
+) -> None:
+    """Writes a model to start from: a robot that measures distances, with comments."""
+    if file.suffix != ".py":
+        raise typer.BadParameter(f"{file}: expected a name that ends in .py")
+    if file.exists():
+        raise typer.BadParameter(f"{file} exists already; name another file")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"the folder {file.parent} does not exist")
+    template = importlib.resources.files("nopf") / "templates" / "robot.py"
+    write_whole(file, template.read_text(encoding="utf-8").replace("TEMPLATE", str(file)).encode())
+    print(f"{file} written. Try: nopf check {file}:model")
+
+
+@app.command("check")
+def check_command(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help=f"FILE.py:OBJECT, or one of {', '.join(BENCHMARKS)}."),
+    ],
+    horizon: Annotated[
+        int | None, typer.Option(min=2, help="Steps of a simulated trajectory; 100 if left out.")
+    ] = None,
+    particles: Annotated[int, typer.Option(min=2, help="Of the filters tried.")] = 1000,
+    seed: Seed = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw simulated trajectories: .svg, .png or .pdf.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Looks a model over: simulates it, looks for mistakes, tries filters, and advises one."""
+    loaded = _load(target)
+    _plottable(plot, (".svg", ".png", ".pdf"))
+    horizon = horizon or loaded.horizon or 100
+    controls = loaded.controls(horizon) if loaded.model.reads_control else None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report, paths = check(loaded.model, horizon, particles, seed, controls)
+    report.problems += [str(warning.message) for warning in caught]
+    if plot is not None:
+        figures = _figures()
+        figures.save(figures.trajectory_figure(loaded.model, paths), plot)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(report)))
+        return
+    for line in report.findings:
+        print(line)
+    for line in report.problems:
+        print(f"PROBLEM: {line}")
+    if not report.problems:
+        print("shapes, gradients and angles: nothing wrong found")
+    print(f"\n{horizon} simulated steps, {particles} particles:\n")
+    print("filter   particles that count   ms a step   count for each ms   training")
+    for trial in report.trials:
+        ess = "exact" if trial.ess is None else f"{trial.ess:.0f}"
+        rate = "–" if trial.ess is None else f"{trial.rate:.0f}"
+        trained = "–" if trial.training is None else f"{trial.training:.0f} s"
+        print(f"{trial.name:7}{ess:>22}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}")
+    print(f"\n{report.advice}")
+    if plot is not None:
+        print(f"{plot}: simulated trajectories")
+
+
+@app.command("filter")
+def filter_command(
+    target: Annotated[
+        str, typer.Argument(metavar="MODEL", help="FILE.py:OBJECT, or a benchmark's name.")
+    ],
+    stream: Annotated[
+        str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The recording: CSV, gzipped CSV or Parquet; or -.")
+    ] = None,
+    proposal: Annotated[
+        Path | None, typer.Option(help="From nopf train; trained now if left out.")
+    ] = None,
+    short: Annotated[
+        str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}, nopf.")
+    ] = "nopf",
+    particles: Annotated[int, typer.Option(min=2, help="How many.")] = 1000,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Estimates: .csv or .parquet; standard output if left out."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the estimates: .svg, .png, .pdf, or .html for a page.")
+    ] = None,
+    time_column: TimeColumn = None,
+    controls: ControlColumns = None,
+    observations: ObservationColumns = None,
+    seed: Seed = 0,
+    form: Annotated[
+        str | None, typer.Option("--format", help="Of a live stream: csv or json; as it comes in.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Estimates the states behind a recording, or a live stream, with a model.
+
+    Empty cells are missing observations. The prior is one dt of the model before the first row.
+    Estimates are mean, standard deviation and quantiles of each state, the effective sample size,
+    the log-evidence, and how well the model explains the data; warnings come in plain words.
+    """
+    if stream not in (None, "-") or (stream == "-" and data is not None):
+        raise typer.BadParameter("name a recording with --data; a lone - means standard input")
+    source = stream or data
+    if source is None:
+        raise typer.BadParameter("needed: a recording, or - for a live stream", param_hint="--data")
+    _known("--filter", [short], (*FILTERS, "nopf"))
+    loaded = _load(target)
+    model = loaded.model
+    columns = ColumnChoice(time_column, controls, observations)
+    if proposal is not None and short != "nopf":
+        raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
+    given = None
+    if proposal is not None:
+        try:
+            given = NeuralProposal.load(proposal, model)
+        except (ValueError, OSError) as error:
+            raise typer.BadParameter(str(error), param_hint="--proposal") from None
+
+    def say(message: str) -> None:
+        print(f"nopf: {message}", file=sys.stderr)
+
+    def make(recording: Recording | None) -> Filter:
+        learned = given
+        if short == "nopf" and learned is None:
+            learned = proposal_for(model, recording, seed, say)
+        try:
+            return make_user_filter(model, short, particles, learned)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--filter") from None
+
+    if source == "-":
+        if form not in (None, "csv", "json"):
+            raise typer.BadParameter(f"expected csv or json, got {form!r}", param_hint="--format")
+        if out is not None or plot is not None or as_json:
+            raise typer.BadParameter(
+                "a live stream goes to standard output, one line an observation; --out, --plot and "
+                "--json are for recordings"
+            )
+        _filter_stream(make(None), columns, seed, form, say)
+        return
+    _plottable(plot, (".svg", ".png", ".pdf", ".html"))
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise typer.BadParameter(
+            f"{out}: expected a file in a folder that exists", param_hint="--out"
+        )
+    if as_json and out is None:
+        raise typer.BadParameter(
+            "standard output has the estimates; name a file", param_hint="--out"
+        )
+    recording = _read(Path(source), model, columns)
+    flt = make(recording)
+    try:
+        posterior = filter_recording(flt, recording, seed)
+    except ValueError as error:
+        raise typer.BadParameter(f"{source}: {error}") from None
+    names = estimate_names(posterior.state_names, posterior.quantile_levels)
+    rows = rows_of(posterior)
+    if out is None:
+        print("\n".join([",".join(names), *(format_csv(row) for row in rows)]))
+    else:
+        write_estimates(out, names, rows)
+    said = posterior.warnings()
+    for message in said[:MOST_SAID]:
+        say(message)
+    if len(said) > MOST_SAID:
+        say(f"{len(said) - MOST_SAID} more warnings like these; --json has them all")
+    if plot is not None:
+        if plot.suffix == ".html":
+            from nopf.report.estimates import estimates_page
+
+            write_whole(plot, estimates_page(posterior).encode())
+        else:
+            figures = _figures()
+            figures.save(figures.estimate_figure(posterior), plot)
+    ess = None if posterior.ess is None else float(posterior.ess.mean())
+    summary = {
+        "file": None if out is None else str(out),
+        "steps": len(rows),
+        "filter": short,
+        "particles": particles,
+        "mean_ess": ess,
+        "log_evidence": float(posterior.log_evidence),
+        "warnings": said,
+    }
+    if as_json:
+        print(json.dumps(summary))
+    elif out is not None:
+        count = "" if ess is None else f", mean ESS {ess:.0f} of {particles}"
+        print(f"{out}: {len(rows)} steps{count}, log-evidence {summary['log_evidence']:.2f}")
+
+
+def _filter_stream(
+    flt: Filter, columns: ColumnChoice, seed: int, form: str | None, say: Callable[[str], None]
+) -> None:
+    try:
+        rows, incoming = live_rows("standard input", sys.stdin, flt.model, *columns.lists())
+        names = estimate_names(flt.model.state_names, flt.quantiles)
+        outgoing = form or incoming
+        if outgoing == "csv":
+            print(",".join(names), flush=True)
+        for values in filter_live(flt, rows, seed, say):
+            line = format_csv(values) if outgoing == "csv" else format_json(names, values)
+            print(line, flush=True)
+    except DataError as error:
+        print(f"nopf: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except BrokenPipeError:  # Whoever reads has gone: nothing left to do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _read(file: Path, model: StateSpaceModel, columns: ColumnChoice) -> Recording:
+    time_column, controls, observations = columns.lists()
+    try:
+        return read_recording(
+            file, model, time=time_column, controls=controls, observations=observations
+        )
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
+
+
+def _plottable(plot: Path | None, allowed: tuple[str, ...]) -> None:
+    if plot is None:
+        return
+    if plot.suffix not in allowed:
+        raise typer.BadParameter(
+            f"{plot}: expected a name that ends in {', '.join(allowed)}", param_hint="--plot"
+        )
+    if not plot.parent.is_dir():
+        raise typer.BadParameter(f"the folder {plot.parent} does not exist", param_hint="--plot")
+    _figures()
+
+
+def _figures() -> Any:
+    try:
+        from nopf.report import figures
+    except ImportError:
+        print(
+            "nopf: pictures need matplotlib and Plotly: python -m pip install 'nopf[plots]'",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1) from None
+    return figures
+
+
+class Loaded(NamedTuple):
+    """A model, its horizon if that is known, and the file that it comes from."""
+
+    model: StateSpaceModel
+    horizon: int | None = None
+    module: Any = None
+
+    def controls(self, horizon: int) -> Any:
+        """Control inputs of a typical series: `controls(steps)` of the model's file."""
+        make = getattr(self.module, "controls", None)
+        if not callable(make):
+            raise typer.BadParameter(
+                "this model reads step.control, and its file says nothing of typical ones: add a "
+                "function controls(steps) that returns an array, one row a step"
+            )
+        return make(horizon)
+
+
+def _load(target: str) -> Loaded:
+    """The model that `target` names."""
     if target in BENCHMARKS:
-        return BENCHMARKS[target].model, BENCHMARKS[target].horizon
+        return Loaded(BENCHMARKS[target].model, BENCHMARKS[target].horizon)
     path, colon, name = target.rpartition(":")
     if not colon or not path.endswith(".py"):
         raise typer.BadParameter(
@@ -386,7 +726,7 @@ def _load(target: str) -> tuple[StateSpaceModel, int | None]:
             f"found {'none' if found is None else type(found).__name__}; "
             f"models in this file: {', '.join(models) or 'none'}"
         )
-    return found, None
+    return Loaded(found, None, module)
 
 
 def main() -> None:

@@ -74,6 +74,9 @@ class StateSpaceModel(eqx.Module):
         state_angles: names or indices of the state's angles (radians). Densities take the nearest
             winding, so the noise of an angle should be well below π.
         observation_angles: indices of the observation's angles (radians).
+        observation_names: one name a coordinate, as the columns of recordings are called; `y0, y1,
+            …` if left out.
+        control_names: the same for `step.control`, for models that read it.
         dt: time between observations, where no times are given.
     """
 
@@ -88,6 +91,8 @@ class StateSpaceModel(eqx.Module):
     space: Space
     observation_space: Space
     state_names: tuple[str, ...] = eqx.field(static=True)
+    observation_names: tuple[str, ...] = eqx.field(static=True)
+    control_names: tuple[str, ...] = eqx.field(static=True)
     dt: float = eqx.field(static=True)
     reads_control: bool = eqx.field(static=True)
 
@@ -105,6 +110,8 @@ class StateSpaceModel(eqx.Module):
         state_names: Sequence[str] | None = None,
         state_angles: Sequence[str | int] | str | int = (),
         observation_angles: Sequence[int] | int = (),
+        observation_names: Sequence[str] | None = None,
+        control_names: Sequence[str] = (),
         dt: float = 1.0,
     ):
         if not isinstance(prior, Prior):
@@ -139,7 +146,7 @@ class StateSpaceModel(eqx.Module):
             raise ValueError("observation: expected a function (x, step) -> array, got None")
 
         size = _state_size(prior)
-        self.state_names = _names(state_names, size)
+        self.state_names = _names(state_names, size, "state_names", "x")
         self.space = Space(size, _angles(state_angles, self.state_names))
         self.dt = finite_number(dt, "dt")
         if self.dt <= 0:
@@ -160,6 +167,8 @@ class StateSpaceModel(eqx.Module):
         if width is None:
             width = _width_of(observation_noise)
         self.observation_space = _observation_space(width, observation_angles)
+        self.observation_names = _names(observation_names, width, "observation_names", "y")
+        self.control_names = _names(control_names, len(control_names), "control_names", "u")
         if not custom:
             self.observation_noise = _noise(observation_noise, width, "observation_noise")
         self._trial(self.check)
@@ -527,16 +536,14 @@ def _state_size(prior: Prior) -> int:
     return out.shape[0]
 
 
-def _names(names: Sequence[str] | None, size: int) -> tuple[str, ...]:
+def _names(names: Sequence[str] | None, size: int, argument: str, letter: str) -> tuple[str, ...]:
     if names is None:
-        return tuple(f"x{i}" for i in range(size))
+        return tuple(f"{letter}{i}" for i in range(size))
     names = tuple(names)
     if len(names) != size or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"state_names: expected {size} names (the prior has {size} states), got {names!r}"
-        )
+        raise ValueError(f"{argument}: expected {size} names, got {names!r}")
     if len(set(names)) != size:
-        raise ValueError(f"state_names: expected different names, got {names!r}")
+        raise ValueError(f"{argument}: expected different names, got {names!r}")
     return names
 
 

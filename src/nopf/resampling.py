@@ -159,3 +159,9 @@ def _ancestors(points_below: Int[Array, " n"], weights: Float[Array, " n"]) -> I
     ancestors = jnp.minimum(ancestors, last)
     # Cumulative weights are rounded too: a slot that this gave to a dead particle goes to the left.
     return jnp.where(weights[ancestors] > 0, ancestors, jnp.roll(ancestors, 1))
+
+
+def indices_at(log_weights: Float[Array, " n"], positions: Float[Array, "*m"]) -> Int[Array, "*m"]:
+    """Indices by weight, at positions between 0 and 1; for few draws out of many particles."""
+    ends = jnp.cumsum(jax.nn.softmax(log_weights))
+    return jnp.minimum(jnp.searchsorted(ends, positions * ends[-1]), len(ends) - 1)

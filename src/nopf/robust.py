@@ -42,7 +42,7 @@ class Outliers(Tails):
     rate: float = eqx.field(static=True)
     scale: float = eqx.field(static=True)
 
-    def __init__(self, rate: float = 0.05, scale: float = 10.0):
+    def __init__(self, rate: float | int = 0.05, scale: float | int = 10.0):
         if not 0 < rate < 1:
             raise ValueError(f"rate: expected a number between 0 and 1, got {rate!r}")
         if not 1 < scale < np.inf:
@@ -77,7 +77,7 @@ class StudentT(Tails):
 
     freedom: float = eqx.field(static=True)
 
-    def __init__(self, freedom: float = 4.0):
+    def __init__(self, freedom: float | int = 4.0):
         if not 0 < freedom < np.inf:
             raise ValueError(f"freedom: expected a positive number, got {freedom!r}")
         self.freedom = float(freedom)

@@ -4,6 +4,7 @@ from nopf.filters.auxiliary import AuxiliaryFilter as AuxiliaryFilter
 from nopf.filters.ensemble_kalman import EnsembleKalmanFilter as EnsembleKalmanFilter
 from nopf.filters.filter import Filter as Filter
 from nopf.filters.filter import FilterState as FilterState
+from nopf.filters.health import Monitor as Monitor
 from nopf.filters.kalman import KalmanFilter as KalmanFilter
 from nopf.filters.particle import ParticleFilter as ParticleFilter
 from nopf.filters.posterior import Info as Info

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
+from nopf.filters.health import DRAWS, p_value_among
 from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
 from nopf.model import StateSpaceModel, Step, check_key, positive_integer
@@ -80,9 +81,11 @@ class EnsembleKalmanFilter(Filter):
 
         belief = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
         surprise = Gaussian(jnp.zeros(y.size), spread).log_prob(innovation(seen_mean[None])[0])
-        return belief, self._info(belief, surprise)
+        # As in the evidence: the members' own synthetic observations, outliers among them.
+        p_value = p_value_among(model, y, seen[:DRAWS])
+        return belief, self._info(belief, surprise, (p_value, p_value))
 
-    def _info(self, belief: Ensemble, log_evidence: Array) -> Info:
+    def _info(self, belief: Ensemble, log_evidence: Array, p_values: tuple[Array, Array]) -> Info:
         return Info.of_particles(
             self.model.space,
             belief.states,
@@ -91,6 +94,7 @@ class EnsembleKalmanFilter(Filter):
             log_evidence=log_evidence,
             ess=None,
             collapsed=jnp.zeros((), bool),
+            p_values=p_values,
         )
 
     def _log_weights(self) -> Float[Array, " n"]:

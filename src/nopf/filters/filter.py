@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.posterior import Info, Posterior
+from nopf.filters.health import Surprise
+from nopf.filters.posterior import Info, Posterior, Source
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel, Step, finite_number, make_steps
 from nopf.space import EXTREME_LEVEL
@@ -24,11 +25,13 @@ class FilterState(NamedTuple):
         belief: what the filter knows: particles and log-weights, or a mean and a covariance.
         index: number of observations taken in.
         time: time of the last one.
+        surprise: how well the model has explained them lately.
     """
 
     belief: Any
     index: Any
     time: Any
+    surprise: Surprise
 
 
 class Filter(eqx.Module):
@@ -50,6 +53,10 @@ class Filter(eqx.Module):
     def _ensemble(self, belief: Any) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Weighted particles that stand for a belief, for `keep="particles"`."""
 
+    def exact_smoother(self) -> bool:
+        """Whether means and covariances are all that a smoother needs."""
+        return False
+
     def _moved_by(self) -> str:
         """What can be to blame for a state that is no number."""
         return "prior, transition or process_noise"
@@ -64,7 +71,8 @@ class Filter(eqx.Module):
             key: random key; the filter's whole future depends on nothing else.
             time: the time of the prior.
         """
-        return FilterState(_initial_belief(self, key), 0, finite_number(time, "time"))
+        time = finite_number(time, "time")
+        return FilterState(_initial_belief(self, key), 0, time, Surprise.none())
 
     def step(
         self,
@@ -105,9 +113,11 @@ class Filter(eqx.Module):
             if first == 1:
                 self._check_steps(steps)
             steps = jax.tree.map(lambda leaf: leaf[0], steps)
-        belief, info = _compiled_update(self, state.belief, observation, steps)
+        (belief, surprise), info = _compiled_update(
+            self, (state.belief, state.surprise), observation, steps
+        )
         self._raise_on_nan(info, steps)
-        return FilterState(belief, state.index + 1, now), info
+        return FilterState(belief, state.index + 1, now, surprise), info
 
     def run(
         self,
@@ -131,8 +141,31 @@ class Filter(eqx.Module):
         """
         series = self._observations(ys, "time")
         steps = self._steps(series, times, controls, start, keep)
-        belief, (infos, ensembles) = _compiled_run(self, key, series, steps, keep == "particles")
-        return self._posterior(belief, infos, ensembles, steps)
+        last, (infos, ensembles) = _compiled_run(self, key, series, steps, keep == "particles")
+        return self._posterior(last, infos, ensembles, series, steps)
+
+    def resume(
+        self,
+        state: FilterState,
+        ys: Numbers,
+        *,
+        times: Numbers | None = None,
+        controls: Numbers | None = None,
+        keep: Literal["particles"] | None = None,
+    ) -> Posterior:
+        """Goes on from where an earlier series ended, with a whole series more.
+
+        Args:
+            state: `posterior.state`, or from `step`.
+            ys, times, controls, keep: as in `run`.
+        """
+        series = self._observations(ys, "time")
+        start, first = float(state.time), int(state.index) + 1
+        steps = self._steps(series, times, controls, start, keep, first)
+        last, (infos, ensembles) = _compiled_continuation(
+            self, (state.belief, state.surprise), series, steps, keep == "particles"
+        )
+        return self._posterior(last, infos, ensembles, series, steps)
 
     def run_batch(
         self,
@@ -155,8 +188,8 @@ class Filter(eqx.Module):
         series = self._observations(ys, "series", "time")
         steps = self._steps(series, times, controls, start, keep)
         keys = None if key is None else jax.random.split(key, series.shape[0])
-        belief, (infos, ensembles) = _compiled_batch(self, keys, series, steps, keep == "particles")
-        return self._posterior(belief, infos, ensembles, steps)
+        last, (infos, ensembles) = _compiled_batch(self, keys, series, steps, keep == "particles")
+        return self._posterior(last, infos, ensembles, series, steps)
 
     def _observations(self, ys: Any, *axes: str) -> Any:
         width = self.model.observation_space.size
@@ -189,16 +222,25 @@ class Filter(eqx.Module):
             )
         return series
 
-    def _steps(self, ys: Any, times: Any, controls: Any, start: float | None, keep: Any) -> Step:
+    def _steps(
+        self,
+        ys: Any,
+        times: Any,
+        controls: Any,
+        start: float | None,
+        keep: Any,
+        first: int = 1,
+    ) -> Step:
         if keep not in (None, "particles"):
             raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
-        steps = make_steps(self.model, ys.shape[-2], times, controls, start)
+        steps = make_steps(self.model, ys.shape[-2], times, controls, start, first)
         self._check_steps(steps)
         return steps
 
-    def _posterior(self, belief: Any, infos: Info, ensembles: Any, steps: Step) -> Posterior:
+    def _posterior(self, last: Any, infos: Info, ensembles: Any, ys: Any, steps: Step) -> Posterior:
         self._raise_on_nan(infos, steps)
         particles, log_weights = ensembles
+        belief, surprise = last
         return Posterior(
             mean=infos.mean,
             cov=infos.cov,
@@ -206,10 +248,16 @@ class Filter(eqx.Module):
             ess=infos.ess,
             log_evidence_increments=infos.log_evidence,
             collapsed=infos.collapsed,
+            p_value=infos.p_value,
+            nominal_p_value=infos.nominal_p_value,
+            drift=jnp.asarray(infos.drift),
             particles=particles,
             log_weights=log_weights,
             times=steps.time,
-            state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1])),
+            observations=ys,
+            steps=steps,
+            source=Source(self),
+            state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1]), surprise),
             state_names=self.model.state_names,
             quantile_levels=self.quantiles,
         )
@@ -233,12 +281,23 @@ class Filter(eqx.Module):
             )
 
 
-def _scan(flt: Filter, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    def advance(belief: Any, inputs: Any) -> Any:
-        belief, info = flt._update(belief, *inputs)
-        return belief, (info, flt._ensemble(belief) if keep else (None, None))
+def _advance(flt: Filter, last: Any, y: Array, step: Step) -> Any:
+    belief, surprise = last
+    belief, info = flt._update(belief, y, step)
+    surprise = surprise.add(info.p_value)
+    return (belief, surprise), info._replace(drift=surprise.drift())
 
-    return jax.lax.scan(advance, flt._initial_belief(key), (ys, steps))
+
+def _scan(flt: Filter, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
+    def advance(last: Any, inputs: Any) -> Any:
+        last, info = _advance(flt, last, *inputs)
+        return last, (info, flt._ensemble(last[0]) if keep else (None, None))
+
+    return jax.lax.scan(advance, last, (ys, steps))
+
+
+def _begin(flt: Filter, key: Any) -> Any:
+    return flt._initial_belief(key), Surprise.none()
 
 
 @eqx.filter_jit
@@ -247,18 +306,23 @@ def _initial_belief(flt: Filter, key: Any) -> Any:
 
 
 @eqx.filter_jit
-def _compiled_update(flt: Filter, belief: Any, y: Array, step: Step) -> Any:
-    return flt._update(belief, y, step)
+def _compiled_update(flt: Filter, last: Any, y: Array, step: Step) -> Any:
+    return _advance(flt, last, y, step)
 
 
 @eqx.filter_jit
 def _compiled_run(flt: Filter, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return _scan(flt, key, ys, steps, keep)
+    return _scan(flt, _begin(flt, key), ys, steps, keep)
+
+
+@eqx.filter_jit
+def _compiled_continuation(flt: Filter, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
+    return _scan(flt, last, ys, steps, keep)
 
 
 @eqx.filter_jit
 def _compiled_batch(flt: Filter, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return jax.vmap(lambda key, ys: _scan(flt, key, ys, steps, keep))(keys, ys)
+    return jax.vmap(lambda key, ys: _scan(flt, _begin(flt, key), ys, steps, keep))(keys, ys)
 
 
 def check_quantiles(levels: Any) -> tuple[float, ...]:

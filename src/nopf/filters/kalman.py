@@ -6,11 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
+import jax.scipy.special
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
 from nopf.filters.posterior import Info
+from nopf.filters.smoothing import normal_quantiles
 from nopf.gaussian import Gaussian
 from nopf.linear import linearise, why_not_linear
 from nopf.model import StateSpaceModel, Step, positive_integer
@@ -56,6 +58,9 @@ class KalmanFilter(Filter):
     def _check_steps(self, steps: Step) -> None:
         _refuse(_why_not_linear(self.model, steps))
 
+    def exact_smoother(self) -> bool:
+        return True
+
     def _initial_belief(self, key: PRNGKeyArray | None) -> GaussianBelief:
         prior = self.model.prior
         return GaussianBelief(key, jnp.asarray(prior.mean, float), prior.covariance)
@@ -85,19 +90,20 @@ class KalmanFilter(Filter):
         cov = shrink @ cov @ shrink.T + gain @ noise @ gain.T
         key = None if belief.key is None else jax.random.split(belief.key)[0]
         belief = GaussianBelief(key, mean, cov)
-        return belief, self._info(belief, log_evidence)
+        p_value = _beyond(white @ white, jnp.sum(observed))
+        return belief, self._info(belief, log_evidence, p_value)
 
-    def _info(self, belief: GaussianBelief, log_evidence: Array) -> Info:
-        std = jnp.sqrt(jnp.diagonal(belief.cov))
-        deviates = jax.scipy.stats.norm.ppf(jnp.asarray(self.quantiles))
+    def _info(self, belief: GaussianBelief, log_evidence: Array, p_value: Array) -> Info:
         nan = jnp.any(jnp.isnan(belief.mean)).astype(jnp.int32)
         return Info(
             mean=belief.mean,
             cov=belief.cov,
-            quantiles=belief.mean[None] + deviates[:, None] * std[None],
+            quantiles=normal_quantiles(belief.mean, belief.cov, self.quantiles),
             log_evidence=log_evidence,
             ess=None,
             collapsed=jnp.zeros((), bool),
+            p_value=p_value,
+            nominal_p_value=p_value,
             nan_states=nan,
             nan_weights=jnp.isnan(log_evidence).astype(jnp.int32) * (1 - nan),
         )
@@ -111,6 +117,12 @@ class KalmanFilter(Filter):
         values, vectors = jnp.linalg.eigh(belief.cov)
         samples = belief.mean[None] + noise @ (vectors * jnp.sqrt(jnp.maximum(values, 0))[None]).T
         return samples, jnp.full(n, -np.log(n), float)
+
+
+def _beyond(square: Float[Array, ""], freedom: Array) -> Float[Array, ""]:
+    """The chance of a larger χ²; NaN without any freedom."""
+    half = jnp.maximum(freedom, 1) / 2
+    return jnp.where(freedom > 0, jax.scipy.special.gammaincc(half, square / 2), jnp.nan)
 
 
 def _why_not_linear_gaussian(model: StateSpaceModel) -> str | None:

@@ -10,10 +10,17 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
-from nopf.filters.posterior import Info
+from nopf.filters.health import DRAWS, predictive_p_values
+from nopf.filters.posterior import Info, Posterior
 from nopf.model import StateSpaceModel, Step, check_key, positive_integer
-from nopf.proposals import Move, Proposal, TransitionProposal
-from nopf.resampling import Resampling, effective_sample_size, should_resample, systematic
+from nopf.proposals import Move, NeuralProposal, Proposal, TransitionProposal
+from nopf.resampling import (
+    Resampling,
+    effective_sample_size,
+    indices_at,
+    should_resample,
+    systematic,
+)
 
 
 class Particles(NamedTuple):
@@ -66,6 +73,28 @@ class ParticleEngine(Filter):
     ) -> Selection:
         """The ancestors of this step."""
 
+    def adapt(self, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) -> "ParticleEngine":
+        """A filter like this one, whose learned proposal has gone on learning.
+
+        For a stream that is not what the proposal was trained for: the noise has grown, the robot
+        moves otherwise, and the model of this filter says so. Weights are right either way; what
+        adapting restores is the effective sample size.
+
+        Args:
+            seen: what this filter made of a recent part of the stream, with `keep="particles"`.
+            key: random key.
+            steps: gradient steps.
+        """
+        from nopf.training.adaptation import adapt, check_seen
+
+        if not isinstance(self.proposal, NeuralProposal):
+            raise TypeError(
+                f"adapt: only a learned proposal can learn, this filter has {self.proposal!r}"
+            )
+        steps = check_seen(seen, steps)
+        adapted = adapt(self.proposal, self.model, seen, key, steps)
+        return eqx.tree_at(lambda flt: flt.proposal, self, adapted)
+
     def _initial_belief(self, key: PRNGKeyArray | None) -> Particles:
         key, prior_key = jax.random.split(check_key(key))
         n = self.particles
@@ -84,6 +113,10 @@ class ParticleEngine(Filter):
         move = self.proposal.propose_all(
             move_key, self.model, ancestors.states, y, step, ancestors.memory
         )
+        before = self._sample(resample_key, belief, ancestors)
+        p_values = predictive_p_values(
+            jax.random.fold_in(resample_key, 1), self.model, before, y, step
+        )
         updated = ancestors.log_weights + move.log_weight
         top = jnp.max(updated)
         collapsed = top == -jnp.inf
@@ -101,7 +134,14 @@ class ParticleEngine(Filter):
         total = jax.nn.logsumexp(relative)
         belief = Particles(key, states, relative - total, move.memory)
         log_evidence = jnp.where(collapsed, -jnp.inf, ancestors.log_evidence + top + total)
-        return belief, self._info(belief, log_evidence, collapsed)
+        return belief, self._info(belief, log_evidence, collapsed, p_values)
+
+    def _sample(
+        self, key: PRNGKeyArray, belief: Particles, ancestors: Selection
+    ) -> Float[Array, "k d"]:
+        """Some draws of the posterior before this step."""
+        positions = jax.random.uniform(jax.random.fold_in(key, 0), (DRAWS,))
+        return belief.states[indices_at(belief.log_weights, positions)]
 
     def _moved_by(self) -> str:
         if isinstance(self.proposal, TransitionProposal):
@@ -115,7 +155,13 @@ class ParticleEngine(Filter):
             lambda leaf: leaf[ancestors], (belief.states, belief.memory)
         )
 
-    def _info(self, belief: Particles, log_evidence: Array, collapsed: Array) -> Info:
+    def _info(
+        self,
+        belief: Particles,
+        log_evidence: Array,
+        collapsed: Array,
+        p_values: tuple[Array, Array],
+    ) -> Info:
         ess = effective_sample_size(belief.log_weights)
         return Info.of_particles(
             self.model.space,
@@ -125,6 +171,7 @@ class ParticleEngine(Filter):
             log_evidence=log_evidence,
             ess=jnp.where(collapsed, 0, ess),
             collapsed=collapsed,
+            p_values=p_values,
         )
 
     def _equal_weights(self) -> Float[Array, " n"]:
@@ -189,6 +236,15 @@ class ParticleFilter(ParticleEngine):
 
         due = should_resample(belief.log_weights, self.ess_threshold)
         return jax.lax.cond(due, resampled, lambda: current)
+
+    def _sample(
+        self, key: PRNGKeyArray, belief: Particles, ancestors: Selection
+    ) -> Float[Array, "k d"]:
+        if self.ess_threshold < 1:
+            return super()._sample(key, belief, ancestors)
+        # Resampled just now: any of them will do.
+        n = self.particles
+        return ancestors.states[np.arange(DRAWS) * n // DRAWS]
 
 
 def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposal:

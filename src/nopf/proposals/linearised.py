@@ -37,7 +37,7 @@ class LinearisedProposal(Proposal):
     iterations: int = eqx.field(static=True)
     defensive: float | None = eqx.field(static=True)
 
-    def __init__(self, iterations: int = 2, defensive: float | None = None):
+    def __init__(self, iterations: int = 2, defensive: float | int | None = None):
         self.iterations = positive_integer(iterations, "iterations")
         if defensive is not None and not 0 <= defensive <= 1:
             raise ValueError(f"defensive: expected a number from 0 to 1, got {defensive!r}")

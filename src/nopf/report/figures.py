@@ -15,6 +15,8 @@ from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.filters import NAMES
 from nopf.benchmarks.runner import METRICS, Row, Trace
 from nopf.benchmarks.tables import LABELS, TARGET, TITLES, Table, words_of
+from nopf.filters import Posterior
+from nopf.model import StateSpaceModel, Trajectories
 
 # Okabe and Ito's colours, told apart by most colour-blind readers.
 COLOURS = {
@@ -65,6 +67,49 @@ def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:
         panel.set_ylabel(name)
     panels[-1, 0].set_xlabel("time [s]")
     _legend(figure, panels[0, 0])
+    return figure
+
+
+def estimate_figure(posterior: Posterior) -> Figure:
+    """Estimated states over time with 90 % intervals, how many particles count, and the drift."""
+    names, levels = posterior.state_names, posterior.quantile_levels
+    low, high = levels.index(min(levels)), levels.index(max(levels))
+    mean, quantiles = np.asarray(posterior.mean), np.asarray(posterior.quantiles)
+    signs = [("drift", posterior.drift)]
+    if posterior.ess is not None:
+        signs.insert(0, ("ESS", posterior.ess))
+    count = len(names) + len(signs)
+    figure, panels = _panels(count, 1, 8, 1.7 * count + 0.6, sharex=True)
+    colour, time = COLOURS["nopf"], posterior.times
+    for i, (name, panel) in enumerate(zip(names, panels[:, 0], strict=False)):
+        panel.fill_between(
+            time, quantiles[:, low, i], quantiles[:, high, i], color=colour, alpha=0.2, lw=0
+        )
+        panel.plot(time, mean[:, i], color=colour, lw=1.4)
+        panel.set_ylabel(name)
+    for (name, values), panel in zip(signs, panels[len(names) :, 0], strict=True):
+        panel.plot(time, np.asarray(values), color="0.3", lw=1)
+        panel.set_ylabel(name)
+    panels[-1, 0].set_xlabel("time")
+    return figure
+
+
+def trajectory_figure(model: StateSpaceModel, paths: Trajectories) -> Figure:
+    """A few simulated trajectories: each state, and each observation, over time."""
+    columns = [
+        (model.state_names, np.asarray(paths.states)),
+        (model.observation_names, np.asarray(paths.observations)),
+    ]
+    rows = max(len(names) for names, _ in columns)
+    figure, panels = _panels(rows, 2, 9, 1.7 * rows + 0.6, sharex=True)
+    for c, (names, values) in enumerate(columns):
+        for r, panel in enumerate(panels[:, c]):
+            if r >= len(names):
+                panel.set_axis_off()
+                continue
+            panel.plot(paths.steps.time, values[:5, :, r].T, lw=1)
+            panel.set_ylabel(names[r])
+        panels[len(names) - 1, c].set_xlabel("time")
     return figure
 
 

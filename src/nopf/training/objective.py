@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.model import StateSpaceModel, Step, Trajectories, simulate_steps
 from nopf.proposals.neural import NeuralProposal
@@ -34,17 +34,25 @@ def simulate_tuples(
     key: PRNGKeyArray,
     trajectories: int,
     missing_rate: float,
+    missing: Bool[Array, "t m"] | None = None,
 ) -> Tuples:
     """All tuples of so many fresh trajectories."""
     data_key, key = jax.random.split(key)
     paths = jax.vmap(lambda k: simulate_steps(model, steps, k))(
         jax.random.split(data_key, trajectories)
     )
-    return as_tuples(paths, steps, key, missing_rate)
+    return as_tuples(paths, steps, key, missing_rate, missing)
 
 
-def as_tuples(paths: Trajectories, steps: Step, key: PRNGKeyArray, missing_rate: float) -> Tuples:
-    """The tuples of a batch of trajectories, shuffled; coordinates go missing at random."""
+def as_tuples(
+    paths: Trajectories,
+    steps: Step,
+    key: PRNGKeyArray,
+    missing_rate: float,
+    missing: Bool[Array, "t m"] | None = None,
+) -> Tuples:
+    """The tuples of a batch of trajectories, shuffled; coordinates go missing at random, and where
+    `missing` says so."""
     order_key, missing_key = jax.random.split(key)
     before = jnp.concatenate([paths.initial_state[:, None], paths.states[:, :-1]], axis=1)
     trajectories, horizon = before.shape[:2]
@@ -56,6 +64,8 @@ def as_tuples(paths: Trajectories, steps: Step, key: PRNGKeyArray, missing_rate:
     ys = flat(paths.observations)
     if missing_rate > 0:
         ys = jnp.where(jax.random.bernoulli(missing_key, missing_rate, ys.shape), jnp.nan, ys)
+    if missing is not None:
+        ys = jnp.where(missing[order % horizon], jnp.nan, ys)
     own_steps = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order % horizon], steps)
     return Tuples(flat(before), ys, own_steps)
 

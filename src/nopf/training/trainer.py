@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.gaussian import Numbers
@@ -32,14 +31,8 @@ from nopf.proposals.neural import Features, NeuralProposal, untrained
 from nopf.proposals.proposal import why_not_additive
 from nopf.recipe import Recipe, as_recipe
 from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
-from nopf.training.objective import (
-    Scores,
-    Tuples,
-    as_tuples,
-    batch_loss,
-    score,
-    simulate_tuples,
-)
+from nopf.training.descent import descend, make_optimiser
+from nopf.training.objective import Scores, Tuples, as_tuples, score, simulate_tuples
 from nopf.training.progress import Progress
 
 TUPLES = 1024  # of a gradient step, where the recipe does not say
@@ -52,6 +45,7 @@ RETRIES = 8
 TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
 CHECKPOINT_SECONDS = 5.0
+FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 
 def train(
@@ -63,6 +57,7 @@ def train(
     times: Numbers | None = None,
     controls: Numbers | None = None,
     start: float | None = None,
+    missing: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> NeuralProposal:
@@ -78,6 +73,8 @@ def train(
         times: `(horizon,)` observation times; every `model.dt` if left out.
         controls: `(horizon, u)` control inputs.
         start: the prior's time, 0 if left out.
+        missing: `(horizon, m)` booleans, true for what will be missing, for sensors that take
+            turns. At least 5 % more go missing at random, so that one that fails is no surprise.
         checkpoint: a file that keeps the state of training every few seconds. If it exists,
             training goes on from there, to the same result as without the interruption.
         progress: whether to show a progress bar; if left out, on a terminal only.
@@ -89,6 +86,14 @@ def train(
     steps = make_steps(model, horizon, times, controls, start)
     if not model.reads_control:
         steps = steps._replace(control=None)
+    pattern = None
+    if missing is not None:
+        pattern = jnp.asarray(missing, bool)
+        shape = (horizon, model.observation_space.size)
+        if pattern.shape != shape:
+            raise ValueError(f"missing: expected shape {shape}, got {pattern.shape}")
+        rate = max(recipe.missing_rate, FAILING)
+        recipe = dataclasses.replace(recipe, missing_rate=rate)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
     key, simulate_key = jax.random.split(check_key(key))
@@ -103,7 +108,7 @@ def train(
             batch=max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon)),
         )
         settled = None if checkpoint is None else settled_base(checkpoint)
-        trainer, run, reason = _trainer(model, steps, recipe, key, paths, settled)
+        trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled)
         bar.say(reason)
         proposal = trainer.run(run, checkpoint, bar)
         # By way of the host: what was trained in double precision is used in the caller's.
@@ -119,6 +124,7 @@ def _trainer(
     recipe: Recipe,
     key: PRNGKeyArray,
     paths: Trajectories,
+    missing: Array | None,
     settled: str | None,
 ) -> tuple["Trainer", "Run", str]:
     """The training with its base settled, where it stands, and why this base.
@@ -130,7 +136,7 @@ def _trainer(
     """
 
     def trainer(base: str) -> Trainer:
-        return Trainer(model, steps, recipe, base, key, paths)
+        return Trainer(model, steps, recipe, base, key, paths, missing)
 
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
@@ -208,6 +214,7 @@ class Trainer:
         base: str,
         key: PRNGKeyArray,
         paths: Trajectories,
+        missing: Array | None = None,
     ):
         controls = None if steps.control is None else steps.control.shape[1]
         weights_key, order_key, self.data_key, self.score_key = jax.random.split(key, 4)
@@ -221,9 +228,12 @@ class Trainer:
             "precision": str(jnp.zeros(()).dtype),
             "base": base,
         }
+        if missing is not None:
+            self.settings["missing"] = np.asarray(missing).tolist()
+        self.missing = missing
         recipe = dataclasses.replace(recipe, base=base)
         self.model, self.steps, self.recipe = model, steps, recipe
-        tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
+        tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
         self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
         blank = untrained(self.identity, recipe, steps, weights_key)
         to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
@@ -270,7 +280,7 @@ class Trainer:
     def begin(self) -> Run:
         """The untrained network."""
         network = self.blank.network
-        optimiser = _optimiser(self.recipe).init(eqx.filter(network, eqx.is_inexact_array))
+        optimiser = make_optimiser(self.recipe).init(eqx.filter(network, eqx.is_inexact_array))
         return self._judge(Run(network, optimiser, network, np.zeros((0, 4))), np.nan)
 
     def round(self, run: Run) -> Run:
@@ -288,6 +298,7 @@ class Trainer:
             key,
             jnp.asarray(rates, float),
             self.batch,
+            self.missing,
         )
         moved = dataclasses.replace(
             run,
@@ -392,40 +403,15 @@ def _gradient_steps(
     key: PRNGKeyArray,
     rates: Float[Array, " r"],
     batch: int,
+    missing: Array | None,
 ) -> tuple[Network, Any, Array, Array]:
     """One gradient step for each rate, on fresh data."""
     count = rates.shape[0]
     data_key, key = jax.random.split(key)
-    tuples = simulate_tuples(model, steps, data_key, count * batch, blank.recipe.missing_rate)
+    rate = blank.recipe.missing_rate
+    tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
     batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
-    transform = _optimiser(blank.recipe)
-    parameters, fixed = eqx.partition(network, eqx.is_inexact_array)
-
-    def loss(parameters: Any, tuples: Tuples, key: Array) -> Any:
-        proposal = eqx.tree_at(lambda p: p.network, blank, eqx.combine(parameters, fixed))
-        return batch_loss(proposal, model, tuples, key)
-
-    def descend(state: Any, inputs: Any) -> Any:
-        parameters, optimiser = state
-        tuples, key, rate = inputs
-        (value, (moments, bad)), gradient = jax.value_and_grad(loss, has_aux=True)(
-            parameters, tuples, key
-        )
-        update, optimiser = transform.update(gradient, optimiser, parameters)
-        parameters = jax.tree.map(lambda p, u: p - rate * u, parameters, update)
-        parameters = parameters.with_moments(moments)
-        return (parameters, optimiser), (value, bad)
-
-    inputs = (batches, jax.random.split(key, count), rates)
-    (parameters, optimiser), (values, bad) = jax.lax.scan(descend, (parameters, optimiser), inputs)
-    return eqx.combine(parameters, fixed), optimiser, jnp.mean(values), jnp.max(bad)
-
-
-def _optimiser(recipe: Recipe) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam()
-    if recipe.clip is None:
-        return adam
-    return optax.chain(optax.clip_by_global_norm(recipe.clip), adam)
+    return descend(blank, network, optimiser, model, batches, key, rates)
 
 
 @eqx.filter_jit

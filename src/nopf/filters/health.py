@@ -1,0 +1,218 @@
+"""How well a filter is doing: whether the model explains the data, and whether particles count."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.model import StateSpaceModel, Step
+from nopf.proposals.proposal import why_not_additive
+
+DRAWS = 127  # predicted observations that one is compared with
+FORGET = 0.95  # a step: about the last twenty count
+SETTLED = 8.0  # steps, in these weights, before a lasting trouble is reported
+
+
+class Surprise(NamedTuple):
+    """Running sums over steps, older ones fading: of −log p, of the weights, of their squares."""
+
+    total: Float[Array, ""]
+    weight: Float[Array, ""]
+    squares: Float[Array, ""]
+
+    @staticmethod
+    def none() -> "Surprise":
+        return Surprise(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+    def add(self, p_value: Float[Array, ""]) -> "Surprise":
+        """With one more step; as it is if nothing was observed."""
+        # One outlier is no drift: none counts more than the most surprising of the draws.
+        surprise = -jnp.log(jnp.maximum(p_value, 1 / (DRAWS + 1)))
+        more = Surprise(
+            FORGET * self.total + surprise,
+            FORGET * self.weight + 1,
+            FORGET**2 * self.squares + 1,
+        )
+        known = ~jnp.isnan(p_value)
+        return jax.tree.map(lambda new, old: jnp.where(known, new, old), more, self)
+
+    def drift(self) -> Float[Array, ""]:
+        """Standard normal if the model is right; large if observations surprise it too often.
+
+        Minus the logarithm of a uniform number has a Gamma distribution, and so, nearly, has the
+        weighted mean; by Wilson and Hilferty the cube root of that is nearly normal.
+        """
+        some = self.weight > 0
+        weight, squares = jnp.where(some, self.weight, 1), jnp.where(some, self.squares, 1)
+        ninth = squares / weight**2 / 9
+        z = (jnp.cbrt(self.total / weight) - 1 + ninth) / jnp.sqrt(ninth)
+        return jnp.where(some, z, jnp.nan)
+
+
+def predictive_p_values(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    before: Float[Array, "k d"],
+    y: Float[Array, " m"],
+    step: Step,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The p-value of an observation, and the same without the tails of `robust=`.
+
+    Args:
+        key: random key.
+        model: the model.
+        before: some draws of the posterior before this step.
+        y: the observation.
+        step: its step.
+    """
+    additive = why_not_additive(model) is None
+    d, m = model.space.size, model.observation_space.size if additive else 0
+    # All noise in one draw: a key for each particle takes longer than everything else.
+    white = jax.random.normal(key, (len(before), d + m))
+
+    @jax.vmap
+    def move(x: Float[Array, " d"], white: Float[Array, " d"]) -> Float[Array, " d"]:
+        moved = model.skeleton(x, step) + model.process_noise_at(step).colour(white)
+        return model.space.wrap(moved)
+
+    @jax.vmap
+    def disturb(seen: Float[Array, " m"], white: Float[Array, " m"]) -> Float[Array, " m"]:
+        return model.observation_space.wrap(seen + model.observation_noise_at(step).colour(white))
+
+    states = move(before, white[:, :d])
+    if not additive:
+        keys = jax.random.split(key, len(before))
+        see = jax.vmap(lambda k, x: model.sample_observation(k, x, step))
+        p_value = p_value_among(model, y, see(keys, states))
+        return p_value, p_value
+    seen = jax.vmap(lambda x: model.predict_observation(x, step))(states)
+    nominal = p_value_among(model, y, disturb(seen, white[:, d:]))
+    robust = model.robust
+    if robust is None:
+        return nominal, nominal
+    tails = jax.vmap(lambda k: robust.sample(k, m))(jax.random.split(key, len(before)))
+    return p_value_among(model, y, disturb(seen, tails)), nominal
+
+
+def p_value_among(
+    model: StateSpaceModel, y: Float[Array, " m"], predicted: Float[Array, "k m"]
+) -> Float[Array, ""]:
+    """How often a predicted observation is as far from all others as `y` is.
+
+    Distances are Mahalanobis's, by the mean and covariance of all of them, `y` included: so if `y`
+    comes from the same distribution, whichever that is, every rank has the same chance. Beyond the
+    last rank the p-value falls off as a normal distribution does. NaN if nothing is observed.
+    """
+    space, observed = model.observation_space, ~jnp.isnan(y)
+    points = jnp.concatenate([jnp.where(observed, y, predicted[0])[None], predicted])
+    count = points.shape[0]
+    mean = space.mean(points, jnp.full(count, 1 / count))
+    apart = jnp.where(observed[None], space.difference(points, mean[None]), 0)
+    squares = count * _leverages(apart)
+    ranked = jnp.mean(squares >= squares[0])
+    beyond = jnp.maximum(squares[0] - jnp.max(squares[1:]), 0)
+    return jnp.where(jnp.any(observed), ranked * jnp.exp(-0.5 * beyond), jnp.nan)
+
+
+def _leverages(rows: Float[Array, "k m"]) -> Float[Array, " k"]:
+    """Diagonal of the projection on the columns: squared Mahalanobis distances from zero over k.
+
+    By Gram and Schmidt, column after column; one that the others explain counts for nothing.
+    LAPACK's threads would wait busily between calls and take the processor from everything else.
+    """
+    enough = 1e-6 * jnp.sum(rows**2, axis=0)
+
+    def column(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, total = state
+        own = rest[:, j]
+        square = own @ own
+        unit = jnp.where(square > enough[j], own / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+        return rest - unit[:, None] * (unit @ rest)[None], total + unit**2
+
+    start = (rows, jnp.zeros(rows.shape[0], rows.dtype))
+    return jax.lax.fori_loop(0, rows.shape[1], column, start)[1]
+
+
+class Signs(NamedTuple):
+    """What a monitor looks at; `nopf.Info` has all of it."""
+
+    collapsed: Any
+    p_value: Any
+    nominal_p_value: Any
+    drift: Any
+    ess: Any = None
+
+
+class Monitor:
+    """Says in plain words, as steps come in, when an estimate should not be trusted.
+
+    Call `look(info, index, time)` after each step; what it yields is worth a warning. Each kind of
+    trouble is reported when it begins, not at every step that it lasts.
+
+    Args:
+        p_value: an observation less probable than this is reported.
+        drift: so is a drift beyond this: 4 is exceeded in about one of 30 000 independent steps.
+        ess: fewer particles that count than this, over about twenty steps, are too few.
+    """
+
+    def __init__(self, p_value: float = 1e-6, drift: float = 4.0, ess: float = 30.0):
+        self.p_value, self.drift, self.ess = p_value, drift, ess
+        self._ess = self._weight = 0.0
+        self._lasting: set[str] = set()
+
+    def look(self, info: Any, index: int, time: float) -> Iterator[str]:
+        where = f"step {index} (time {time:.9g})"
+        if info.collapsed:
+            yield f"{where}: every weight was zero; the step counts as one without observation"
+        elif info.nominal_p_value < self.p_value:
+            expected = info.p_value >= self.p_value
+            yield (
+                f"{where}: the observation is far from what the model predicts "
+                f"(p = {float(info.nominal_p_value):.1g}); "
+                + ("it counts as an outlier" if expected else "if outliers happen, use robust=")
+            )
+        poor = False
+        if info.ess is not None:
+            self._ess = FORGET * self._ess + float(info.ess)
+            self._weight = FORGET * self._weight + 1
+            mean = self._ess / self._weight
+            # Before that, a wide prior may be to blame.
+            poor = self._weight > SETTLED and mean < self.ess
+            if self._begins("poor", poor):
+                yield (
+                    f"{where}: the proposal is poor: lately only {mean:.3g} particles count; use a "
+                    "learned or linearised proposal, or more particles. Whether the model explains "
+                    "the data cannot be said before"
+                )
+        # With too few particles the prediction itself is not to be trusted.
+        lost = not poor and bool(info.drift > self.drift)
+        if self._begins("lost", lost):
+            yield (
+                f"{where}: the model does not explain this data: observations surprise it too "
+                f"often (drift {float(info.drift):.1f}); look at its noise, motion and biases"
+            )
+        if self._begins("vague", not poor and bool(info.drift < -self.drift)):
+            yield (
+                f"{where}: observations are closer to the predictions than the model says (drift "
+                f"{float(info.drift):.1f}); its noise is probably too large"
+            )
+
+    def _begins(self, kind: str, present: bool) -> bool:
+        new = present and kind not in self._lasting
+        (self._lasting.add if present else self._lasting.discard)(kind)
+        return new
+
+
+def warnings_of(posterior: Any, indices: np.ndarray, times: np.ndarray) -> list[str]:
+    """What a monitor has to say about a whole series."""
+    names = [name for name in Signs._fields if getattr(posterior, name) is not None]
+    columns = {name: np.asarray(getattr(posterior, name)) for name in names}
+    monitor = Monitor()
+    found: list[str] = []
+    for t, (index, time) in enumerate(zip(indices, times, strict=True)):
+        signs = Signs(**{name: column[t] for name, column in columns.items()})
+        found += monitor.look(signs, int(index), float(time))
+    return found

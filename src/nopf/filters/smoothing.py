@@ -1,0 +1,170 @@
+"""Smoothing: what the whole series says about each state, not only what came before it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.linear import linearise
+from nopf.model import StateSpaceModel, Step
+from nopf.resampling import indices_at
+from nopf.space import Space
+
+PAIRS = 1_000_000  # of particles, whose densities are held at a time
+
+
+class Smoothed(eqx.Module):
+    """The smoothing distributions of a series; row k belongs to observation k (step k + 1).
+
+    Attributes:
+        mean, cov, quantiles: as in `Posterior`, given later observations too.
+        trajectories: `(M, T, d)` draws of whole trajectories; None for a fixed lag, and for the
+            exact smoother.
+        times: `(T,)`.
+        state_names, quantile_levels: what the columns of the above mean.
+    """
+
+    mean: Float[Array, "t d"]
+    cov: Float[Array, "t d d"]
+    quantiles: Float[Array, "t q d"]
+    trajectories: Float[Array, "m t d"] | None
+    times: Float[np.ndarray, " t"]
+    state_names: tuple[str, ...] = eqx.field(static=True)
+    quantile_levels: tuple[float, ...] = eqx.field(static=True)
+
+    @property
+    def std(self) -> Float[Array, "t d"]:
+        """Standard deviations."""
+        return jnp.sqrt(jnp.diagonal(self.cov, axis1=-2, axis2=-1))
+
+
+@eqx.filter_jit
+def backward_simulation(
+    model: StateSpaceModel,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    steps: Step,
+    key: PRNGKeyArray,
+    count: int,
+) -> Float[Array, "m t d"]:
+    """Draws of whole trajectories: the last state by its weight, then backwards, each by its weight
+    times the density of the step that follows."""
+    horizon = particles.shape[0]
+    last_key, key = jax.random.split(key)
+    last = particles[-1][indices_at(log_weights[-1], jax.random.uniform(last_key, (count,)))]
+
+    def back(following: Array, inputs: Any) -> Any:
+        key, states, weights, step = inputs
+        here = _step_back(model, key, following, states, weights, step)
+        return here, here
+
+    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], steps)
+    inputs = (jax.random.split(key, horizon)[1:], particles[:-1], log_weights[:-1], after)
+    _, earlier = jax.lax.scan(back, last, inputs, reverse=True)
+    return jnp.swapaxes(jnp.concatenate([earlier, last[None]]), 0, 1)
+
+
+@eqx.filter_jit
+def fixed_lag(
+    model: StateSpaceModel,
+    particles: Float[Array, "t n d"],
+    log_weights: Float[Array, "t n"],
+    steps: Step,
+    key: PRNGKeyArray,
+    count: int,
+    lag: int,
+) -> Float[Array, "m t d"]:
+    """Draws of each state given the observations of at most `lag` steps after it; each on its own,
+    so that they do not join to trajectories."""
+    horizon = particles.shape[0]
+    at = jax.tree.map(jnp.asarray, steps)
+
+    def one(inputs: Any) -> Array:
+        time, key = inputs
+        end = jnp.minimum(time + lag, horizon - 1)
+        first_key, key = jax.random.split(key)
+        states = particles[end][
+            indices_at(log_weights[end], jax.random.uniform(first_key, (count,)))
+        ]
+
+        def back(j: Array, following: Array) -> Array:
+            before = jnp.maximum(end - 1 - j, 0)
+            step = jax.tree.map(lambda leaf: leaf[before + 1], at)
+            here = _step_back(
+                model, jax.random.fold_in(key, j), following, particles[before],
+                log_weights[before], step,
+            )  # fmt: skip
+            return jnp.where(end - 1 - j >= time, here, following)
+
+        return jax.lax.fori_loop(0, lag, back, states)
+
+    keys = jax.random.split(key, horizon)
+    return jnp.swapaxes(jax.lax.map(one, (jnp.arange(horizon), keys)), 0, 1)
+
+
+@eqx.filter_jit
+def rauch_tung_striebel(
+    model: StateSpaceModel, means: Float[Array, "t d"], covs: Float[Array, "t d d"], steps: Step
+) -> tuple[Float[Array, "t d"], Float[Array, "t d d"]]:
+    """The exact smoother of a linear-Gaussian model, from the Kalman filter's means and
+    covariances."""
+
+    def back(following: Any, inputs: Any) -> Any:
+        mean, cov, step = inputs
+        later_mean, later_cov = following
+        forecast, motion = linearise(lambda x: model.skeleton(x, step), mean)
+        forecast_cov = motion @ cov @ motion.T + model.process_noise_at(step).covariance
+        gain = jnp.linalg.solve(forecast_cov, motion @ cov).T
+        mean = mean + gain @ (later_mean - forecast)
+        cov = cov + gain @ (later_cov - forecast_cov) @ gain.T
+        return (mean, cov), (mean, cov)
+
+    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], steps)
+    last = (means[-1], covs[-1])
+    _, (earlier, earlier_covs) = jax.lax.scan(
+        back, last, (means[:-1], covs[:-1], after), reverse=True
+    )
+    return jnp.concatenate([earlier, last[0][None]]), jnp.concatenate([earlier_covs, last[1][None]])
+
+
+@eqx.filter_jit
+def summaries(space: Space, drawn: Float[Array, "m t d"], levels: tuple[float, ...]) -> Any:
+    """Means, covariances and quantiles of draws, step by step."""
+    weights = jnp.full(drawn.shape[0], 1 / drawn.shape[0])
+
+    def one(points: Float[Array, "m d"]) -> Any:
+        mean = space.mean(points, weights)
+        cov = space.covariance(points, weights, mean)
+        std = jnp.sqrt(jnp.diagonal(cov))
+        return mean, cov, space.quantiles(points, weights, levels, mean, std)
+
+    return jax.lax.map(one, jnp.swapaxes(drawn, 0, 1))
+
+
+def normal_quantiles(
+    mean: Float[Array, " d"], cov: Float[Array, "d d"], levels: tuple[float, ...]
+) -> Float[Array, "q d"]:
+    """Quantiles of a normal distribution, coordinate by coordinate."""
+    deviates = jax.scipy.stats.norm.ppf(jnp.asarray(levels))
+    return mean[None] + deviates[:, None] * jnp.sqrt(jnp.diagonal(cov))[None]
+
+
+def _step_back(
+    model: StateSpaceModel, key: Any, following: Array, states: Array, log_weights: Array, step: Any
+) -> Float[Array, "m d"]:
+    """For each of the `following` states one that may have come before."""
+    predicted = jax.vmap(lambda x: model.skeleton(x, step))(states)
+    noise = model.process_noise_at(step)
+    uniform = jax.random.uniform(key, (following.shape[0],))
+
+    def one(inputs: Any) -> Array:
+        state, position = inputs
+        apart = model.space.difference(state[None], predicted)
+        white = jax.vmap(noise.whiten)(apart)
+        return indices_at(log_weights - 0.5 * jnp.sum(white**2, axis=1), position)
+
+    batch = max(1, min(following.shape[0], PAIRS // states.shape[0]))
+    return states[jax.lax.map(one, (following, uniform), batch_size=batch)]

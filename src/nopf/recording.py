@@ -1,0 +1,342 @@
+"""Recordings: from a CSV, Parquet or live stream to observations, times and controls, and back."""
+
+import csv
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from nopf.model import StateSpaceModel
+
+TIME_NAMES = ("time", "t", "timestamp")
+
+
+class DataError(ValueError):
+    """A recording that cannot be used; the message says where and why."""
+
+
+class Columns(NamedTuple):
+    """Which columns of a recording mean what.
+
+    Attributes:
+        time: the column of times; None if observations come every `model.dt`.
+        controls: the columns of `step.control`.
+        observations: the columns of the observation.
+    """
+
+    time: str | None
+    controls: tuple[str, ...]
+    observations: tuple[str, ...]
+
+
+class Recording(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        observations: `(T, m)`, NaN where a cell is empty.
+        times: `(T,)`, or None if there is no column of times.
+        controls: `(T, u)`, or None.
+    """
+
+    observations: np.ndarray
+    times: np.ndarray | None
+    controls: np.ndarray | None
+
+
+class Row(NamedTuple):
+    """One observation of a recording."""
+
+    observation: np.ndarray
+    time: float | None
+    control: np.ndarray | None
+
+
+def choose_columns(
+    where: str,
+    found: Sequence[str],
+    model: StateSpaceModel,
+    time: str | None = None,
+    controls: Sequence[str] | None = None,
+    observations: Sequence[str] | None = None,
+) -> Columns:
+    """The columns that a model needs, by the model's names where none are given.
+
+    Args:
+        where: the file, for messages.
+        found: the columns that there are.
+        model: the model.
+        time, controls, observations: column names.
+    """
+    if time is None:
+        time = next((name for name in TIME_NAMES if name in found), None)
+    wanted = tuple(model.observation_names if observations is None else observations)
+    width = model.observation_space.size
+    if len(wanted) != width:
+        raise DataError(
+            f"{where}: the model's observation has {width} numbers, but {len(wanted)} columns were "
+            f"named: {', '.join(wanted)}"
+        )
+    driven: tuple[str, ...] = ()
+    if model.reads_control:
+        driven = tuple(model.control_names if controls is None else controls)
+        if not driven:
+            raise DataError(
+                f"{where}: this model reads step.control; name its columns with --controls, or "
+                "with control_names= in the model"
+            )
+    for name in [*([] if time is None else [time]), *driven, *wanted]:
+        if found.count(name) != 1:
+            many = "no column" if name not in found else "several columns"
+            raise DataError(
+                f"{where}: {many} {name!r}; there are {', '.join(found)}. Choose with --time, "
+                "--controls and --observations, or name them in the model (observation_names=, "
+                "control_names=)"
+            )
+    return Columns(time, driven, wanted)
+
+
+def read_recording(
+    file: str | os.PathLike[str],
+    model: StateSpaceModel,
+    *,
+    time: str | None = None,
+    controls: Sequence[str] | None = None,
+    observations: Sequence[str] | None = None,
+) -> Recording:
+    """Reads a recording: CSV (also with semicolons or tabs, also packed with gzip) or Parquet.
+
+    Args:
+        file: where it is.
+        model: what it shall be filtered with.
+        time: name of the column of times; `time`, `t` or `timestamp` if there is one.
+        controls: names of the control columns; the model's `control_names` if left out.
+        observations: names of the observation columns; the model's `observation_names` if left out.
+
+    Raises:
+        DataError: if a column is missing, or a cell is no number, or times go backwards.
+    """
+    path = Path(file)
+    try:
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+    chosen = (time, controls, observations)
+    if magic == b"PAR1":
+        return _gather(str(file), _parquet_rows(path, model, *chosen))
+    opened: Any = gzip.open if magic[:2] == b"\x1f\x8b" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            return _gather(str(file), csv_rows(str(file), stream, model, *chosen))
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{file}: the gzip file is damaged or cut short ({error})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{file}: expected CSV (text in UTF-8), gzip or Parquet; {error.reason} at byte "
+            f"{error.start}"
+        ) from None
+
+
+def csv_rows(
+    where: str,
+    lines: Iterable[str],
+    model: StateSpaceModel,
+    time: str | None = None,
+    controls: Sequence[str] | None = None,
+    observations: Sequence[str] | None = None,
+) -> Iterator[Row]:
+    """The rows of CSV text, one by one as lines come; the first line has the names."""
+    source = iter(lines)
+    header = next((line for line in source if line.strip()), None)
+    if header is None:
+        raise DataError(f"{where}: empty; expected a line of column names, then one a measurement")
+    delimiter = max(",;\t", key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    columns = choose_columns(where, names, model, time, controls, observations)
+    reader = csv.reader(source, delimiter=delimiter)
+    parser = _Parser(where, columns)
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            number = reader.line_num + 1
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{where}, row {number}: expected {len(names)} cells, got {len(cells)}"
+                )
+            yield parser.parse(number, dict(zip(names, cells, strict=True)))
+    except csv.Error as error:
+        raise DataError(f"{where}, row {reader.line_num + 1}: not CSV ({error})") from None
+
+
+def json_rows(
+    where: str,
+    lines: Iterable[str],
+    model: StateSpaceModel,
+    time: str | None = None,
+    controls: Sequence[str] | None = None,
+    observations: Sequence[str] | None = None,
+) -> Iterator[Row]:
+    """The rows of JSON lines, one by one as they come; what is null or left out is missing."""
+    parser: _Parser | None = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            cells = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}, row {number}: not JSON ({error})") from None
+        if not isinstance(cells, dict):
+            raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
+        if parser is None:
+            # Sensors take turns: what the first line does not have may come later.
+            known = [*cells, *(name for name in model.observation_names if name not in cells)]
+            known += [name for name in observations or () if name not in known]
+            parser = _Parser(
+                where, choose_columns(where, known, model, time, controls, observations)
+            )
+        yield parser.parse(number, cells)
+
+
+class _Parser:
+    """Turns cells into numbers, and remembers the last time."""
+
+    def __init__(self, where: str, columns: Columns):
+        self.where, self.columns = where, columns
+        self.last: tuple[int, float] | None = None
+
+    def parse(self, number: int, cells: dict[str, Any]) -> Row:
+        def numbers(names: Sequence[str], may_miss: bool) -> np.ndarray:
+            return np.array([self._number(number, name, cells, may_miss) for name in names])
+
+        time = None
+        if self.columns.time is not None:
+            time = self._number(number, self.columns.time, cells, False)
+            if self.last is not None and time < self.last[1]:
+                raise DataError(
+                    f"{self.where}, row {number}, column {self.columns.time}: times must not go "
+                    f"backwards, but {time:.9g} comes after {self.last[1]:.9g} (row {self.last[0]})"
+                )
+            self.last = (number, time)
+        control = numbers(self.columns.controls, False) if self.columns.controls else None
+        return Row(numbers(self.columns.observations, True), time, control)
+
+    def _number(self, number: int, name: str, cells: dict[str, Any], may_miss: bool) -> float:
+        cell = cells.get(name)
+        where = f"{self.where}, row {number}, column {name}"
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            if may_miss:
+                return np.nan
+            raise DataError(f"{where}: empty; only observations may be missing")
+        try:
+            if isinstance(cell, bool):
+                raise ValueError
+            value = float(cell)
+        except (TypeError, ValueError):
+            raise DataError(f"{where}: expected a number, got {cell!r}") from None
+        if np.isinf(value) or (np.isnan(value) and not may_miss):
+            raise DataError(f"{where}: expected a finite number, got {cell!r}")
+        return value
+
+
+def _parquet_rows(path: Path, model: StateSpaceModel, *chosen: Any) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"{path}: reading Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
+        ) from None
+    try:
+        found = pyarrow.parquet.read_schema(path).names
+        columns = choose_columns(str(path), found, model, *chosen)
+        names = [*([columns.time] if columns.time else []), *columns.controls]
+        table = pyarrow.parquet.read_table(path, columns=[*names, *columns.observations])
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: the Parquet file is damaged or cut short ({reason})") from None
+    parser = _Parser(str(path), columns)
+    values = {name: table.column(name).to_pylist() for name in table.column_names}
+    for number in range(table.num_rows):
+        yield parser.parse(number + 1, {name: column[number] for name, column in values.items()})
+
+
+def _gather(where: str, rows: Iterator[Row]) -> Recording:
+    collected = list(rows)
+    if not collected:
+        raise DataError(f"{where}: expected at least one row of measurements below the names")
+    observations, times, controls = zip(*collected, strict=True)
+    return Recording(
+        np.stack(observations),
+        None if times[0] is None else np.array(times),
+        None if controls[0] is None else np.stack(controls),
+    )
+
+
+def live_rows(where: str, stream: IO[str], model: StateSpaceModel, *chosen: Any) -> tuple[Any, str]:
+    """Rows of a stream as they come, and whether it is "csv" or "json" lines."""
+    coming = iter(stream.readline, "")
+    first = next((line for line in coming if line.strip()), "")
+
+    def lines() -> Iterator[str]:
+        yield first
+        yield from coming
+
+    if first.lstrip().startswith("{"):
+        return json_rows(where, lines(), model, *chosen), "json"
+    return csv_rows(where, lines() if first else [], model, *chosen), "csv"
+
+
+def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
+    """The columns of estimates."""
+    parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
+    states = [f"{name}_{part}" for name in state_names for part in parts]
+    return ["time", *states, "ess", "log_evidence", "p_value", "drift"]
+
+
+def estimate_row(time: float, info: Any) -> list[float]:
+    """The numbers of one step, in the order of `estimate_names`."""
+    mean, std, quantiles = (
+        np.asarray(part, np.float64) for part in (info.mean, info.std, info.quantiles)
+    )
+    table = np.concatenate([mean[None], std[None], quantiles]).T
+    ess = np.nan if info.ess is None else float(info.ess)
+    signs = [ess, float(info.log_evidence), float(info.p_value), float(info.drift)]
+    return [time, *table.ravel().tolist(), *signs]
+
+
+def format_csv(values: Sequence[float]) -> str:
+    """One line; empty where there is no number."""
+    return ",".join("" if np.isnan(value) else f"{value:.9g}" for value in values)
+
+
+def format_json(names: Sequence[str], values: Sequence[float]) -> str:
+    """One line; null where there is no number."""
+    rounded = (float(f"{value:.9g}") if np.isfinite(value) else None for value in values)
+    return json.dumps(dict(zip(names, rounded, strict=True)))
+
+
+def write_estimates(file: Path, names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+    """Writes estimates, whole or not at all: Parquet if the file is called so, otherwise CSV."""
+    from nopf.files import write_whole
+
+    if file.suffix == ".parquet":
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise DataError(
+                f"{file}: writing Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
+            ) from None
+        buffer = io.BytesIO()
+        columns = dict(zip(names, np.array(rows).T, strict=True))
+        pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
+        write_whole(file, buffer.getvalue())
+        return
+    lines = [",".join(names), *(format_csv(row) for row in rows)]
+    write_whole(file, ("\n".join(lines) + "\n").encode())

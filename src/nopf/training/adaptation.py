@@ -1,0 +1,123 @@
+"""adapt: goes on training a proposal on what a running filter has seen."""
+
+import dataclasses
+import json
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.filters.posterior import Posterior
+from nopf.model import StateSpaceModel, check_key, positive_integer
+from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.network import Network
+from nopf.proposals.neural import NeuralProposal
+from nopf.resampling import indices_at
+from nopf.training.descent import descend, make_optimiser
+from nopf.training.objective import Tuples, score
+
+ANCESTORS = 64  # of each observation
+BATCH = 512  # tuples a gradient step
+ROUND = 50  # gradient steps between evaluations
+WARMUP = 20
+HELD_OUT = 5  # every so many observations are held out
+DRAWS = 32
+
+
+def adapt(
+    proposal: NeuralProposal, model: StateSpaceModel, seen: Posterior, key: PRNGKeyArray, steps: int
+) -> NeuralProposal:
+    """The proposal after so many gradient steps on the particles and observations of `seen`.
+
+    The tuples of training are the filter's own: particles of one step by their weight, and the
+    observation that came next. Every fifth observation is held out; what does best there is kept,
+    so that the proposal does not get worse than it was by more than chance.
+    """
+    tuples_key, score_key, key = jax.random.split(check_key(key), 3)
+    tuples, held_out = _tuples(seen, tuples_key)
+    controls = None if proposal.steps.control is None else proposal.steps.control.shape[1]
+    proposal = dataclasses.replace(proposal, fingerprint=json.dumps(fingerprint(model, controls)))
+
+    def judge(network: Network) -> tuple[float, float]:
+        scores = _score(proposal, network, model, held_out, score_key)
+        return float(jnp.mean(scores.loss)), float(jnp.nanmean(scores.ess_fraction))
+
+    best, network = proposal.network, proposal.network
+    best_loss, ess = judge(best)
+    history = [[0.0, np.nan, best_loss, ess]]
+    transform = make_optimiser(proposal.recipe)
+    optimiser = transform.init(eqx.filter(network, eqx.is_inexact_array))
+    for done in range(0, steps, ROUND):
+        key, round_key = jax.random.split(key)
+        at = done + np.arange(ROUND)
+        share = np.minimum(1, (at + 1) / WARMUP) * np.clip(1 - at / steps, 0, 1)
+        rates = jnp.asarray(proposal.recipe.learning_rate * share, float)
+        network, optimiser, loss = _round(
+            proposal, network, optimiser, model, tuples, round_key, rates
+        )
+        value, ess = judge(network)
+        history.append([float(done + ROUND), float(loss), value, ess])
+        if value < best_loss:
+            best, best_loss = network, value
+    return eqx.tree_at(lambda p: (p.network, p.history), proposal, (best, np.asarray(history)))
+
+
+def _tuples(seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
+    """For training and held out: ancestors by weight, with the observations that came next."""
+    assert seen.particles is not None
+    assert seen.log_weights is not None
+    states, log_weights = seen.particles[:-1], seen.log_weights[:-1]
+    positions = jax.random.uniform(key, (len(states), ANCESTORS))
+    drawn = jax.vmap(indices_at)(log_weights, positions)
+    ancestors = jnp.take_along_axis(states, drawn[..., None], axis=1)
+    following = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], (seen.observations, seen.steps))
+    out = np.arange(len(states)) % HELD_OUT == HELD_OUT - 1
+
+    def pick(chosen: np.ndarray) -> Tuples:
+        flat = ancestors[chosen].reshape(-1, ancestors.shape[-1])
+        ys, steps = jax.tree.map(lambda leaf: jnp.repeat(leaf[chosen], ANCESTORS, 0), following)
+        return Tuples(flat, ys, steps)
+
+    return pick(~out), pick(out)
+
+
+@eqx.filter_jit
+def _score(
+    proposal: NeuralProposal, network: Network, model: StateSpaceModel, tuples: Tuples, key: Any
+) -> Any:
+    proposal = eqx.tree_at(lambda p: p.network, proposal, network)
+    return score(proposal, model, tuples, key, DRAWS)
+
+
+@eqx.filter_jit
+def _round(
+    proposal: NeuralProposal,
+    network: Network,
+    optimiser: Any,
+    model: StateSpaceModel,
+    tuples: Tuples,
+    key: PRNGKeyArray,
+    rates: Float[Array, " r"],
+) -> tuple[Network, Any, Array]:
+    pick_key, key = jax.random.split(key)
+    shape = (rates.shape[0], BATCH)
+    chosen = jax.random.randint(pick_key, shape, 0, tuples.ancestors.shape[0])
+    batches = jax.tree.map(lambda leaf: leaf[chosen], tuples)
+    network, optimiser, loss, _ = descend(proposal, network, optimiser, model, batches, key, rates)
+    return network, optimiser, loss
+
+
+def check_seen(seen: Posterior, steps: int) -> int:
+    """Refuses what cannot be learned from; the number of gradient steps, in whole rounds."""
+    if seen.mean.ndim != 2:
+        raise ValueError("seen: expected the posterior of one series, not that of run_batch")
+    if seen.particles is None:
+        raise ValueError('seen: the particles are needed; run the filter with keep="particles"')
+    if len(seen.times) <= HELD_OUT:
+        raise ValueError(
+            f"seen: expected more than {HELD_OUT} observations to learn from, got {len(seen.times)}"
+        )
+    return -(-positive_integer(steps, "steps") // ROUND) * ROUND

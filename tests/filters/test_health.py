@@ -1,0 +1,117 @@
+"""Diagnostics: calibrated where the model is right, and loud where it is not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import nopf
+from tests import models
+
+FILTERS = {
+    "particle": lambda model: nopf.ParticleFilter(model, particles=2000),
+    "auxiliary": lambda model: nopf.AuxiliaryFilter(model, particles=2000),
+    "ensemble": lambda model: nopf.EnsembleKalmanFilter(model, particles=2000),
+    "kalman": lambda model: nopf.KalmanFilter(model),
+}
+
+
+@pytest.mark.parametrize("make", FILTERS.values(), ids=FILTERS)
+def test_p_values_are_uniform_and_drift_is_normal_if_the_model_is_right(make):
+    """2000 steps in 20 series, some coordinates missing; Kolmogorov and Smirnov, false alarm 1e-3.
+
+    Successive values of the drift share data, so one in forty is compared.
+    """
+    model = models.linear()
+    ys = np.array(nopf.simulate(model, 100, jax.random.key(0), batch=20).observations)
+    ys[:, 10:20, 1] = ys[:, 30] = np.nan
+    found = make(model).run_batch(ys, key=jax.random.key(1))
+    assert np.isnan(found.p_value[:, 30]).all()
+    assert (np.asarray(found.drift[:, 29]) == np.asarray(found.drift[:, 30])).all()
+    p_values = np.delete(np.asarray(found.p_value), 30, axis=1).ravel()
+    assert scipy.stats.kstest(p_values, "uniform").pvalue > 1e-3
+    drift = np.asarray(found.drift)[:, [19, 59, 99]].ravel()
+    assert scipy.stats.kstest(drift, "norm").pvalue > 1e-3
+    assert np.abs(np.asarray(found.drift)).max() < 4.5
+
+
+def test_p_values_are_uniform_with_angles():
+    model = models.unicycle()
+    ys = nopf.simulate(model, 50, jax.random.key(0), batch=10).observations
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 500)
+    found = flt.run_batch(ys, key=jax.random.key(1))
+    assert scipy.stats.kstest(np.asarray(found.p_value).ravel(), "uniform").pvalue > 1e-3
+
+
+def words(posterior):
+    return " | ".join(posterior.warnings())
+
+
+def test_a_wrong_model_is_told_from_a_poor_proposal():
+    right = models.unicycle()
+    ys = nopf.simulate(right, 150, jax.random.key(3)).observations
+    linearised = nopf.LinearisedProposal()
+
+    def said(model, proposal, particles):
+        flt = nopf.ParticleFilter(model, proposal, particles)
+        return words(flt.run(ys, key=jax.random.key(0)))
+
+    assert said(right, linearised, 500) == ""
+    # Noise half of what it is; a turn rate that is off; noise three times what it is.
+    small = models.unicycle(observation_noise=[0.05, 0.05])
+    assert "the model does not explain this data" in said(small, linearised, 500)
+    assert "proposal is poor" not in said(small, linearised, 500)
+    turning = models.unicycle(
+        transition=lambda x, step: models.unicycle_transition(x, step).at[2].add(0.15)
+    )
+    assert "the model does not explain this data" in said(turning, linearised, 500)
+    large = models.unicycle(observation_noise=[0.4, 0.4])
+    assert "noise is probably too large" in said(large, linearised, 500)
+    # The right model, with a blind proposal and few particles.
+    sharp = models.unicycle(observation_noise=[0.002, 0.002])
+    sharp_ys = nopf.simulate(sharp, 150, jax.random.key(3)).observations
+    poor = words(nopf.ParticleFilter(sharp, None, 200).run(sharp_ys, key=jax.random.key(0)))
+    assert "the proposal is poor" in poor
+    assert "the model does not explain" not in poor
+    good = nopf.ParticleFilter(sharp, linearised, 200).run(sharp_ys, key=jax.random.key(0))
+    assert words(good) == ""
+
+
+@pytest.mark.parametrize("tails", [nopf.Outliers(0.05, 20.0), nopf.StudentT(3.0)])
+@pytest.mark.parametrize("proposal", [None, nopf.LinearisedProposal()], ids=["blind", "linearised"])
+def test_an_outlier_of_fifty_sigma(tails, proposal):
+    """No NaN, a warning that names the step, and back within ten steps with robust noise."""
+    model = models.unicycle(robust=tails)
+    path = nopf.simulate(models.unicycle(), 60, jax.random.key(5))
+    ys = np.array(path.observations)
+    ys[29, 0] += 50 * 0.1
+    flt = nopf.ParticleFilter(model, proposal, 1000)
+    posterior = flt.run(ys, key=jax.random.key(0))
+    assert np.isfinite(posterior.mean).all()
+    (message,) = posterior.warnings()
+    assert message.startswith("step 30 (time 30): the observation is far from what the model")
+    clean = flt.run(np.array(path.observations), key=jax.random.key(0))
+    error, usual = (
+        np.hypot(*(np.asarray(p.mean) - np.asarray(path.states))[:, :2].T)
+        for p in (posterior, clean)
+    )
+    # Within ten steps as good as without the outlier, give or take twice the usual error.
+    assert error[39:].mean() < usual[39:].mean() + 2 * np.sqrt((usual**2).mean())
+    assert error[39] < 6 * np.asarray(clean.std)[39, :2].max()
+
+
+def test_collapse_is_reported():
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation_log_prob=lambda y, x, step: jnp.where(jnp.abs(y - x)[0] < 1, 0.0, -jnp.inf),
+        observation_sample=lambda key, x, step: x + jax.random.uniform(key, (1,), minval=-1),
+    )
+    ys = np.zeros((5, 1))
+    ys[2] = 100.0
+    posterior = nopf.ParticleFilter(model, None, 100).run(ys, key=jax.random.key(0))
+    (message,) = posterior.warnings()
+    assert message.startswith("step 3 (time 3): every weight was zero")
+    assert np.isfinite(posterior.mean).all()

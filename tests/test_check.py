@@ -1,0 +1,97 @@
+"""Advice, and the mistakes that a look at a model finds."""
+
+import json
+
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import nopf
+from nopf import check as checking
+from nopf.check import Trial, advise, check
+from nopf.cli import app
+from tests import models
+
+QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
+
+
+@pytest.fixture
+def no_trials(monkeypatch):
+    monkeypatch.setattr(checking, "_try", lambda model, name, *rest: Trial(name, 10.0, 1.0))
+
+
+def problems(**changes):
+    report, _ = check(models.unicycle(**changes), 20, 50, 0, recipe=QUICK)
+    return " | ".join(report.problems)
+
+
+def test_angles_that_are_not_declared_are_found(no_trials):
+    assert problems() == ""
+    assert 'state_angles=("heading",)' in problems(state_angles=())
+    assert "observation_angles=(1,)" in problems(
+        observation_angles=(),
+        observation=lambda x, step: (
+            models.unicycle_observation(x, step)
+            .at[1]
+            .set(jnp.arctan2(jnp.sin(x[2]), jnp.cos(x[2])))
+        ),
+    )
+    winding = problems(
+        transition=lambda x, step: models.unicycle_transition(x, step).at[0].add(0.1 * x[2])
+    )
+    assert "heading is declared an angle, but the model changes" in winding
+
+
+def test_gradients_that_are_not_finite_are_found(no_trials):
+    def observation(x, step):
+        return jnp.stack([jnp.sqrt(jnp.maximum(x[0], 0)), x[1]])
+
+    assert "the gradient of the log-likelihood is not finite" in problems(
+        observation=observation, observation_angles=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("trials", "words"),
+    [
+        ([("kf", None, 1), ("bpf", 500, 1), ("lpf", 800, 1)], "Use the Kalman filter"),
+        ([("bpf", 600, 1), ("lpf", 900, 1), ("nopf", 900, 0.5)], "Use the bootstrap filter"),
+        ([("bpf", 100, 1), ("lpf", 300, 3), ("nopf", 200, 2)], "Use the bootstrap filter"),
+        ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 700, 5)], "Use the linearised proposal"),
+        ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 720, 4)], "Use the linearised proposal"),
+        ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 700, 2)], "Use the learned proposal"),
+        ([("bpf", 30, 1), ("nopf", 300, 3)], "Use the learned proposal"),
+        ([("bpf", 30, 1)], "Use the bootstrap filter"),
+    ],
+)
+def test_advice(trials, words):
+    assert advise([Trial(*trial) for trial in trials], 1000).startswith(words)
+
+
+def test_check_prints_what_it_found(no_trials, tmp_path):
+    plot = tmp_path / "paths.svg"
+    arguments = ["check", "sensor-bias", "--horizon", "10", "--plot", str(plot)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "nothing wrong found" in done.stdout
+    assert "Use the Kalman filter" in done.stdout
+    assert plot.stat().st_size > 1000
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(done.stdout)["advice"].startswith("Use the Kalman filter")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("sensor-bias", ["kf"]),
+        ("range-bearing", ["lpf", "nopf"]),
+        ("range-only", ["lpf", "nopf"]),
+        ("unordered-range", ["nopf"]),
+    ],
+)
+def test_advice_is_right_on_the_benchmarks(name, right):
+    done = CliRunner().invoke(app, ["check", name, "--json"])
+    assert done.exit_code == 0, done.output
+    advice = json.loads(done.stdout)["advice"]
+    assert any(f"--filter {short})" in advice for short in right), advice

@@ -1,0 +1,295 @@
+"""Recordings: what is read, and what is refused with row and column."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import nopf
+from nopf import cli
+from nopf.recording import DataError, read_recording
+
+MODEL = """
+import jax.numpy as jnp, nopf
+model = nopf.StateSpaceModel(
+    prior=nopf.Gaussian([0.0, 0.0], [1.0, 1.0]),
+    transition=lambda x, step: jnp.stack([x[0] + step.dt * step.control[0], 0.9 * x[1]]),
+    process_noise=lambda step: jnp.sqrt(step.dt) * jnp.array([0.3, 0.3]),
+    observation=lambda x, step: jnp.stack([x[0], x[0] + x[1]]), observation_noise=[0.2, 0.2],
+    state_names=("place", "bias"), observation_names=("gps", "odometer"),
+    control_names=("speed",), dt=0.5)
+def controls(steps):
+    return jnp.ones((steps, 1))
+"""
+GOOD = "time,speed,gps,odometer,note\n10.0,1,0.5,0.6,a\n10.5,1,,1.1,b\n11.2,0.5,1.4,,c\n"
+
+
+@pytest.fixture
+def model():
+    found = {}
+    exec(MODEL, found)
+    return found["model"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOPF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "robot.py").write_text(MODEL)
+    (tmp_path / "run.csv").write_text(GOOD)
+    return tmp_path
+
+
+def check(recording):
+    np.testing.assert_array_equal(recording.times, [10.0, 10.5, 11.2])
+    np.testing.assert_array_equal(recording.controls, [[1], [1], [0.5]])
+    np.testing.assert_array_equal(
+        recording.observations, [[0.5, 0.6], [np.nan, 1.1], [1.4, np.nan]]
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace(",", ";"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("10.5", ' "10.5" ').replace(' "10.5" ', '"10.5"') + "\n\n",
+    ],
+    ids=["plain", "windows", "semicolons", "tabs", "byte order mark", "quotes and blank lines"],
+)
+def test_csv(model, tmp_path, change):
+    file = tmp_path / "run.csv"
+    file.write_bytes(change(GOOD).encode())
+    check(read_recording(file, model))
+    packed = tmp_path / "run.csv.gz"
+    packed.write_bytes(gzip.compress(change(GOOD).encode()))
+    check(read_recording(packed, model))
+
+
+def test_parquet(model, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is in the tables extra")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "run.parquet"
+    table = pyarrow.table(
+        {
+            "time": [10.0, 10.5, 11.2],
+            "speed": [1, 1, 0.5],
+            "gps": [0.5, None, 1.4],
+            "odometer": [0.6, 1.1, None],
+            "note": ["a", "b", "c"],
+        }
+    )
+    parquet.write_table(table, file)
+    check(read_recording(file, model))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"run\.parquet: the Parquet file is damaged or cut short"):
+        read_recording(file, model)
+    file.write_bytes(whole)
+    with pytest.raises(DataError, match=r"row 1, column note: expected a number, got 'a'"):
+        read_recording(file, model, observations=["gps", "note"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("gps", "gsp", r"run\.csv: no column 'gps'; there are time, speed, gsp, odometer, note"),
+        ("note", "gps", r"several columns 'gps'"),
+        ("1.4", "far", r"run\.csv, row 4, column gps: expected a number, got 'far'"),
+        ("1.4", "inf", r"row 4, column gps: expected a finite number, got 'inf'"),
+        ("11.2", "10.2", r"row 4, column time: times must not go backwards, but 10\.2 comes after"),
+        ("11.2", "", r"row 4, column time: empty; only observations may be missing"),
+        ("0.5,1.4", ",1.4", r"row 4, column speed: empty"),
+        (",b", "", r"row 3: expected 5 cells, got 4"),
+    ],
+)
+def test_bad_cells_are_named(model, tmp_path, old, new, words):
+    file = tmp_path / "run.csv"
+    file.write_text(GOOD.replace(old, new))
+    with pytest.raises(DataError, match=words):
+        read_recording(file, model)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty; expected a line of column names"),
+        (GOOD.splitlines()[0].encode(), "expected at least one row"),
+        (gzip.compress(GOOD.encode())[:40], "the gzip file is damaged or cut short"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", r"expected CSV \(text in UTF-8\), gzip or Parquet"),
+    ],
+)
+def test_bad_files_are_named(model, tmp_path, content, words):
+    file = tmp_path / "run.csv"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        read_recording(file, model)
+    with pytest.raises(DataError, match=r"none\.csv: cannot be read"):
+        read_recording(tmp_path / "none.csv", model)
+
+
+def test_times_may_be_left_out(model, tmp_path):
+    file = tmp_path / "run.csv"
+    file.write_text("\n".join(line.split(",", 1)[1] for line in GOOD.splitlines()))
+    assert read_recording(file, model).times is None
+
+
+def invoke(*arguments, **options):
+    return CliRunner().invoke(
+        cli.app, [str(a) for a in arguments], env={"COLUMNS": "300"}, **options
+    )
+
+
+def test_estimates_are_the_filters(folder, model):
+    done = invoke(
+        *("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "bpf"),
+        *("--particles", 200, "--out", folder / "out.csv", "--json", "--plot", folder / "p.html"),
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 3
+    lines = (folder / "out.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    assert names[:6] == ["time", "place_mean", "place_std", "place_q05", "place_q50", "place_q95"]
+    assert names[-4:] == ["ess", "log_evidence", "p_value", "drift"]
+    table = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
+    recording = read_recording(folder / "run.csv", model)
+    posterior = nopf.ParticleFilter(model, None, 200).run(
+        recording.observations,
+        key=jax.random.key(0),
+        times=recording.times,
+        controls=recording.controls,
+        start=9.5,
+    )
+    np.testing.assert_allclose(table[:, 0], recording.times)
+    np.testing.assert_allclose(table[:, 1], posterior.mean[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(table[:, 10], posterior.quantiles[:, 2, 1], rtol=1e-5)
+    np.testing.assert_allclose(table[:, -4], posterior.ess, rtol=1e-5)
+    np.testing.assert_allclose(table[:, -3], posterior.log_evidence_increments, rtol=1e-4)
+    page = (folder / "p.html").read_text()
+    assert "<h1>Estimates</h1>" in page
+    assert "src=" not in page.split("<script")[0]
+
+
+def stream(folder, text, *more):
+    code = "import nopf.cli; nopf.cli.main()"
+    arguments = ["filter", f"{folder}/robot.py:model", *map(str, more), "--particles", "200"]
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_live_stream_gives_the_same_as_a_recording(folder):
+    whole = invoke(
+        *("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"),
+        *("--filter", "lpf", "--particles", 200),
+    )
+    live = stream(folder, GOOD, "-", "--filter", "lpf")
+    assert live.returncode == 0, live.stderr
+    assert live.stdout == whole.stdout
+    rows = [line.split(",") for line in GOOD.splitlines()]
+    objects = [
+        json.dumps({n: float(c) for n, c in zip(rows[0], row, strict=True) if c and n != "note"})
+        for row in rows[1:]
+    ]
+    as_json = stream(folder, "\n".join(objects) + "\n", "--data", "-", "--filter", "lpf")
+    assert as_json.returncode == 0, as_json.stderr
+    numbers = [list(json.loads(line).values()) for line in as_json.stdout.splitlines()]
+    expected = [[float(cell) for cell in line.split(",")] for line in live.stdout.splitlines()[1:]]
+    np.testing.assert_allclose(numbers, expected)
+    bad = stream(folder, GOOD.replace("1.4", "far"), "-", "--filter", "lpf")
+    assert bad.returncode == 2
+    assert "standard input, row 4, column gps: expected a number" in bad.stderr
+    assert len(bad.stdout.splitlines()) == 3  # what was right before is out
+
+
+def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, monkeypatch):
+    seen = []
+
+    def quick(model, horizon, key, *, recipe, checkpoint, **data):
+        seen.append({"horizon": horizon, **data})
+        small = nopf.Recipe.fast(
+            base="skeleton", width=4, steps=0, missing_rate=recipe.missing_rate
+        )
+        return nopf.train(model, horizon, key, recipe=small, **data)
+
+    monkeypatch.setattr("nopf.estimate.train", quick)
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"]
+    first, second = (invoke(*command, "--particles", 50) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    assert "training a proposal on 3 simulated steps" in first.stderr
+    assert "trained for this model and data before" in second.stderr
+    assert first.stdout == second.stdout
+    (data,) = seen
+    np.testing.assert_array_equal(data["times"], [10.0, 10.5, 11.2])
+    np.testing.assert_array_equal(data["missing"], [[0, 0], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(data["controls"], [[1], [1], [0.5]])
+    assert data["start"] == 9.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a recording, or - for a live stream"),
+        (["--data", "none.csv"], "cannot be read"),
+        (["--data", "run.csv", "--filter", "bfp"], "did you mean bpf?"),
+        (["--data", "run.csv", "--filter", "kf", "--proposal", "x.nopf"], "kf uses none"),
+        (["--data", "run.csv", "--proposal", "run.csv"], "damaged or of another kind"),
+        (["--data", "run.csv", "--observations", "gps"], "the model's observation has 2 numbers"),
+        (["--data", "run.csv", "--plot", "x.gif"], "expected a name that ends in"),
+        (["--data", "run.csv", "--json"], "standard output has the estimates; name a file"),
+        (["--data", "-", "--out", "x.csv"], "are for recordings"),
+        (["--data", "-"], "train on a recording first"),
+    ],
+)
+def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):
+    monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
+    done = invoke("filter", "robot.py:model", *arguments)
+    assert done.exit_code in (1, 2)
+    assert words in done.output or words in str(done.exception)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_new_writes_a_model_that_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke("new", "robot.py").exit_code == 0
+    assert "nopf check robot.py:model" in (tmp_path / "robot.py").read_text()
+    assert invoke("new", "robot.py").exit_code == 2
+    assert invoke("new", "robot.txt").exit_code == 2
+    subprocess.run([sys.executable, "robot.py"], check=True, capture_output=True)
+    done = invoke(
+        *("filter", "robot.py:model", "--data", "run.csv", "--filter", "bpf", "--out", "s.parquet")
+    )
+    assert done.exit_code == 0, done.output
+    assert "s.parquet: 200 steps" in done.stdout
+
+
+def test_training_with_sensors_that_take_turns():
+    """Each step has one of two sensors; the network is used, and beats the transition."""
+    from tests import models
+
+    model = models.linear(observation_noise=[0.1, 0.1])
+    missing = np.arange(12)[:, None] % 2 == np.array([[0, 1]])
+    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=300)
+    proposal = nopf.train(model, 12, jax.random.key(0), recipe=recipe, missing=missing)
+    assert proposal.features.masks
+    ys = np.where(missing, np.nan, nopf.simulate(model, 12, jax.random.key(1)).observations)
+    learned, blind = (
+        float(nopf.ParticleFilter(model, p, 500).run(ys, key=jax.random.key(2)).ess.mean())
+        for p in (proposal, None)
+    )
+    assert learned > 1.5 * blind
+    with pytest.raises(ValueError, match=r"missing: expected shape \(12, 2\)"):
+        nopf.train(model, 12, jax.random.key(0), missing=jnp.zeros((3, 2), bool))

@@ -1,0 +1,54 @@
+"""Adapting a proposal to a stream that is not what it was trained for."""
+
+import jax
+import numpy as np
+import pytest
+
+import nopf
+from tests import models
+
+
+def test_adapting_restores_the_effective_sample_size(tmp_path):
+    """The sensors are five times better than in training, and the motion is another one."""
+    old = models.linear()
+    new = models.linear(
+        transition=lambda x, step: 0.8 * models.linear_transition(x, step) + 0.3,
+        observation_noise=[0.14, 0.1],
+    )
+    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=300)
+    proposal = nopf.train(old, 6, jax.random.key(0), recipe=recipe)
+    ys = nopf.simulate(new, 120, jax.random.key(1)).observations
+    flt = nopf.ParticleFilter(new, proposal, 500)
+    seen = flt.run(ys[:60], key=jax.random.key(2), keep="particles")
+    adapted = flt.adapt(seen, key=jax.random.key(3), steps=400)
+    optimal = nopf.ParticleFilter(new, nopf.OptimalProposal(), 500)
+    before, after, best = (
+        float(f.resume(seen.state, ys[60:]).ess.mean()) for f in (flt, adapted, optimal)
+    )
+    assert before < 0.5 * best
+    assert after > 0.8 * best
+    assert adapted.proposal.history[-1, 3] > adapted.proposal.history[0, 3]
+    # What was adapted belongs to the new model, also on disk.
+    adapted.proposal.save(tmp_path / "new.nopf")
+    nopf.NeuralProposal.load(tmp_path / "new.nopf", new)
+    with pytest.raises(ValueError, match="trained for another model"):
+        nopf.NeuralProposal.load(tmp_path / "new.nopf", old)
+    again = flt.adapt(seen, key=jax.random.key(3), steps=400)
+    for a, b in zip(*(jax.tree.leaves(f.proposal.network) for f in (adapted, again)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_adapting_says_what_it_needs():
+    model = models.linear()
+    ys = np.zeros((8, 2))
+    blind = nopf.ParticleFilter(model, None, 20)
+    seen = blind.run(ys, key=jax.random.key(0), keep="particles")
+    with pytest.raises(TypeError, match="only a learned proposal can learn"):
+        blind.adapt(seen, key=jax.random.key(0))
+    recipe = nopf.Recipe.fast(base="skeleton", width=4, steps=0)
+    flt = nopf.ParticleFilter(model, nopf.train(model, 3, jax.random.key(0), recipe=recipe), 20)
+    with pytest.raises(ValueError, match='keep="particles"'):
+        flt.adapt(flt.run(ys, key=jax.random.key(0)), key=jax.random.key(0))
+    short = flt.run(ys[:5], key=jax.random.key(0), keep="particles")
+    with pytest.raises(ValueError, match="more than 5 observations"):
+        flt.adapt(short, key=jax.random.key(0))
