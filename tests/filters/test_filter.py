@@ -8,6 +8,7 @@ import pytest
 import nopf
 from tests import models
 
+SLOW = pytest.mark.slow
 FILTERS = {
     "particle": lambda model: nopf.ParticleFilter(model, particles=64, ess_threshold=0.5),
     "auxiliary": lambda model: nopf.AuxiliaryFilter(model, particles=64),
@@ -15,6 +16,17 @@ FILTERS = {
     "kalman": lambda model: nopf.KalmanFilter(model),
 }
 every_filter = pytest.mark.parametrize("make", FILTERS.values(), ids=FILTERS)
+# What `Filter` does for all of them alike is tried quickly with one that is random and one that is
+# not, and with the others in `make test-all`.
+two_filters = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            make, id=name, marks=[] if name in ("particle", "kalman") else pytest.mark.slow
+        )
+        for name, make in FILTERS.items()
+    ],
+)
 
 
 def data(horizon=7, seed=0):
@@ -47,7 +59,7 @@ def is_key(x):
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-@every_filter
+@two_filters
 def test_step_equals_run_with_times_and_controls(make):
     model = models.linear(
         transition=lambda x, step: x + step.dt * step.control + 0.01 * jnp.sin(step.time),
@@ -66,7 +78,7 @@ def test_step_equals_run_with_times_and_controls(make):
     assert state.time == times[-1]
 
 
-@every_filter
+@two_filters
 def test_a_batch_equals_its_series(make):
     flt = make(models.linear())
     batch = np.stack([data(seed=s) for s in range(3)])
@@ -79,7 +91,7 @@ def test_a_batch_equals_its_series(make):
         np.testing.assert_allclose(together.log_evidence[b], alone.log_evidence, atol=1e-4)
 
 
-@every_filter
+@two_filters
 def test_goes_on_after_a_run(make):
     flt = make(models.linear())
     ys = data()
@@ -124,7 +136,7 @@ class Compilations:
         self.count += event == "/jax/core/compile/backend_compile_duration"
 
 
-@every_filter
+@two_filters
 def test_compiles_once(make):
     traces = []
 
@@ -158,7 +170,7 @@ def test_compiles_once(make):
     assert len(traces) == traced
 
 
-@every_filter
+@two_filters
 def test_another_filter_object_of_the_same_kind_compiles_nothing_new(make):
     model = models.linear()
     make(model).run(data(), key=jax.random.key(0))
@@ -204,7 +216,7 @@ def test_random_filters_need_a_key(name):
             call()
 
 
-@every_filter
+@two_filters
 def test_masked_entries_are_missing(make):
     flt = make(models.linear())
     ys = data()

@@ -9,6 +9,7 @@ import scipy.stats
 import nopf
 from tests import models
 
+SLOW = pytest.mark.slow
 FILTERS = {
     "particle": lambda model: nopf.ParticleFilter(model, particles=2000),
     "auxiliary": lambda model: nopf.AuxiliaryFilter(model, particles=2000),
@@ -17,7 +18,15 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("make", FILTERS.values(), ids=FILTERS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            make, id=name, marks=[] if name in ("particle", "kalman") else pytest.mark.slow
+        )
+        for name, make in FILTERS.items()
+    ],
+)
 def test_p_values_are_uniform_and_drift_is_normal_if_the_model_is_right(make):
     """2000 steps in 20 series, some coordinates missing; Kolmogorov and Smirnov, false alarm 1e-3.
 
@@ -78,9 +87,16 @@ def test_a_wrong_model_is_told_from_a_poor_proposal():
     assert words(good) == ""
 
 
-@pytest.mark.parametrize("tails", [nopf.Outliers(0.05, 20.0), nopf.StudentT(3.0)])
-@pytest.mark.parametrize("proposal", [None, nopf.LinearisedProposal()], ids=["blind", "linearised"])
-def test_an_outlier_of_fifty_sigma(tails, proposal):
+@pytest.mark.parametrize(
+    ("proposal", "tails"),
+    [
+        (None, nopf.Outliers(0.05, 20.0)),
+        (nopf.LinearisedProposal(), nopf.StudentT(3.0)),
+        pytest.param(None, nopf.StudentT(3.0), marks=pytest.mark.slow),
+        pytest.param(nopf.LinearisedProposal(), nopf.Outliers(0.05, 20.0), marks=pytest.mark.slow),
+    ],
+)
+def test_an_outlier_of_fifty_sigma(proposal, tails):
     """No NaN, a warning that names the step, and back within ten steps with robust noise."""
     model = models.unicycle(robust=tails)
     path = nopf.simulate(models.unicycle(), 60, jax.random.key(5))

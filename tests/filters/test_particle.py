@@ -33,7 +33,14 @@ def short_series(model, missing=False):
     "threshold",
     [pytest.param(1.0, marks=pytest.mark.slow), 0.5, pytest.param(0.0, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        nopf.systematic,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES if s is not nopf.systematic),
+    ],
+    ids=lambda s: s.__name__,
+)
 def test_evidence_is_unbiased(scheme, threshold):
     """Three standard errors: each of the twelve has a false alarm of 0.3 %, and a fixed key."""
     model = models.linear(full=True)
@@ -42,7 +49,7 @@ def test_evidence_is_unbiased(scheme, threshold):
     assert abs(standard_errors_from_one(ratios)) < 3
 
 
-@pytest.mark.parametrize("threshold", [1.0, 0.5])
+@pytest.mark.parametrize("threshold", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_evidence_is_unbiased_with_missing_observations(threshold):
     model = models.linear(full=True)
     ratios = evidence_ratios(model, short_series(model, missing=True), ess_threshold=threshold)

@@ -213,7 +213,9 @@ def proposal_for_sensor_bias(which):
     return nopf.train(model, 6, jax.random.key(0), recipe=recipe)
 
 
-@pytest.mark.parametrize("which", ["trained", "untrained", "elsewhere"])
+@pytest.mark.parametrize(
+    "which", [pytest.param("trained", marks=pytest.mark.slow), "untrained", "elsewhere"]
+)
 def test_evidence_is_unbiased_whatever_the_network(which):
     """On sensor-bias, against Kalman: 200 runs of 1000 particles on six observations.
 

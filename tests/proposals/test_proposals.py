@@ -252,6 +252,7 @@ def test_refuses_bad_settings(make):
         make()
 
 
+@pytest.mark.slow
 def test_inner_sampling_of_many_particles_stays_in_memory():
     """50 000 particles × 200 candidates × 20 states would be 800 MB; they are never kept."""
     model = nopf.benchmarks.unordered_range.model
