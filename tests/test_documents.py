@@ -24,7 +24,12 @@ def run(*command, cwd=ROOT, **environment):
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", pytest.param("docs/training.md", marks=pytest.mark.slow)]
+    "document",
+    [
+        "README.md",
+        pytest.param("docs/training.md", marks=pytest.mark.slow),
+        pytest.param("docs/data.md", marks=pytest.mark.slow),
+    ],
 )
 def test_code_in_documents_runs(document, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)

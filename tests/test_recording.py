@@ -126,6 +126,7 @@ def test_bad_cells_are_named(model, tmp_path, old, new, words):
         (gzip.compress(GOOD.encode())[:40], "the gzip file is damaged or cut short"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", r"expected CSV \(text in UTF-8\), gzip or Parquet"),
     ],
+    ids=["empty", "names only", "half a gzip", "a picture"],
 )
 def test_bad_files_are_named(model, tmp_path, content, words):
     file = tmp_path / "run.csv"
