@@ -5,18 +5,15 @@
 The recording is "Indoor UWB" of TU Chemnitz (Tim Pfeifer, CC BY-SA 4.0), part of libRSF. Ranges are
 biased and now and then far off; the model says so: a bias that all anchors share is part of the
 state, and the noise is robust. Prints the position error of several filters for several numbers of
-particles, against the ground truth that came with the recording.
+particles, against the true positions that came with the recording.
 """
 
-import argparse
-import json
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from uwb import Drive, main
 
 import nopf
 
@@ -27,16 +24,6 @@ ANCHORS = {
     109: (2.385, -0.005),
 }  # metres; those of the file are checked against these
 HALF_TRACK = 0.0785  # half the distance between the wheels, metres
-
-
-class Drive(NamedTuple):
-    """The recording: times, one row of ranges a step with NaN for anchors that were silent, the
-    speeds of the left and the right wheel that led to each step, and the true positions."""
-
-    times: np.ndarray
-    ranges: np.ndarray
-    wheels: np.ndarray
-    truth: np.ndarray
 
 
 def load(folder: Path) -> Drive:
@@ -62,7 +49,7 @@ def load(folder: Path) -> Drive:
     speeds = np.array(wheels)[:, 1:]
     # Row k of the odometry drives from step k to step k + 1.
     before = np.concatenate([np.zeros((1, 2)), speeds[:-1]])
-    return Drive(times, ranges, before, truth)
+    return Drive(times, ranges, truth, before)
 
 
 def transition(x: Any, step: nopf.Step) -> Any:
@@ -103,63 +90,5 @@ model = nopf.StateSpaceModel(
 )
 
 
-def filters(drive: Drive) -> dict[str, Any]:
-    """By name, a function from a number of particles to a filter."""
-    proposal = nopf.train(
-        model,
-        len(drive.times),
-        jax.random.key(0),
-        times=drive.times,
-        controls=drive.wheels,
-        missing=np.isnan(drive.ranges),
-    )
-    return {
-        "bpf": lambda n: nopf.ParticleFilter(model, None, n),
-        "enkf": lambda n: nopf.EnsembleKalmanFilter(model, n),
-        "lpf": lambda n: nopf.ParticleFilter(model, nopf.LinearisedProposal(), n),
-        "nopf": lambda n: nopf.ParticleFilter(model, proposal, n),
-    }
-
-
-def error(flt: Any, drive: Drive, seed: int) -> tuple[float, float | None]:
-    """Root mean square of the position error over the drive, in metres, and the mean ESS."""
-    posterior = flt.run(
-        drive.ranges, key=jax.random.key(seed), times=drive.times, controls=drive.wheels
-    )
-    apart = np.asarray(posterior.mean)[:, :2] - drive.truth
-    ess = None if posterior.ess is None else float(posterior.ess.mean())
-    return float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))), ess
-
-
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description="Position error on the labyrinth recording.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--particles", default="100,1000,10000")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    if not (given.folder / "Indoor_UWB_Input.txt").is_file():
-        sys.exit(f"{given.folder}: no Indoor_UWB_Input.txt there")
-    drive = load(given.folder)
-    rows: list[list[Any]] = []
-    for name, make in filters(drive).items():
-        for particles in map(int, given.particles.split(",")):
-            flt = make(particles)
-            found = [error(flt, drive, seed) for seed in range(given.seeds)]
-            errors = [rmse for rmse, _ in found]
-            counts = [ess for _, ess in found if ess is not None]
-            mean, worst = float(np.mean(errors)), max(errors)
-            ess = float(np.mean(counts)) if counts else None
-            rows.append([name, particles, mean, worst, ess])
-            if not given.json:
-                count = "" if ess is None else f"   ESS {ess:.0f}"
-                centimetres = f"{100 * mean:6.1f} cm   worst {100 * worst:6.1f} cm"
-                print(f"{name:5} N {particles:6}   {centimetres}{count}", flush=True)
-    if given.json:
-        names = ("filter", "particles", "rmse", "worst", "ess")
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
-
-
 if __name__ == "__main__":
-    main()
+    main("Position error on the labyrinth recording.", model, load, "Indoor_UWB_Input.txt")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import nopf
 from nopf import cli
-from nopf.recording import DataError, read_recording
+from nopf.recording import DataError, format_csv, format_json, json_rows, read_recording
 
 MODEL = """
 import jax.numpy as jnp, nopf
@@ -109,6 +109,7 @@ def test_parquet(model, tmp_path):
         ("11.2", "", r"row 4, column time: empty; only observations may be missing"),
         ("0.5,1.4", ",1.4", r"row 4, column speed: empty"),
         (",b", "", r"row 3: expected 5 cells, got 4"),
+        ("10.5", "1718035203.35", r"but 11\.2 comes after 1718035203\.35 \(row 3\)"),
     ],
 )
 def test_bad_cells_are_named(model, tmp_path, old, new, words):
@@ -124,9 +125,10 @@ def test_bad_cells_are_named(model, tmp_path, old, new, words):
         (b"", "empty; expected a line of column names"),
         (GOOD.splitlines()[0].encode(), "expected at least one row"),
         (gzip.compress(GOOD.encode())[:40], "the gzip file is damaged or cut short"),
+        (gzip.compress(GOOD.encode())[:30] + b"x" * 40, "the gzip file is damaged or cut short"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", r"expected CSV \(text in UTF-8\), gzip or Parquet"),
     ],
-    ids=["empty", "names only", "half a gzip", "a picture"],
+    ids=["empty", "names only", "half a gzip", "a bad gzip", "a picture"],
 )
 def test_bad_files_are_named(model, tmp_path, content, words):
     file = tmp_path / "run.csv"
@@ -213,6 +215,31 @@ def test_a_live_stream_gives_the_same_as_a_recording(folder):
     assert bad.returncode == 2
     assert "standard input, row 4, column gps: expected a number" in bad.stderr
     assert len(bad.stdout.splitlines()) == 3  # what was right before is out
+
+
+def rows_of_json(model, *objects):
+    return list(json_rows("stream", [json.dumps(o) + "\n" for o in objects], model))
+
+
+def test_json_lines(model):
+    with pytest.raises(DataError, match=r"row 1: none of gps, odometer; there are time, gsp"):
+        rows_of_json(model, {"time": 1.0, "gsp": 2.0})
+    good = {"speed": 1, "gps": 0.5}
+    with pytest.raises(DataError, match="row 2: a time, but the rows before had none"):
+        rows_of_json(model, good, good | {"time": 1.0})
+    with pytest.raises(DataError, match="row 1, column gps: expected a number"):
+        rows_of_json(model, good | {"gps": 10**400})
+    with pytest.raises(DataError, match="row 1: not JSON"):
+        list(json_rows("stream", ["{"], model))
+    (row,) = rows_of_json(model, good)
+    np.testing.assert_array_equal(row.observation, [0.5, np.nan])
+    assert row.time is None
+
+
+def test_times_keep_all_their_digits():
+    values = np.array([1718035203.35, 1 / 3])
+    assert format_csv(values) == "1718035203.35,0.333333333"
+    assert json.loads(format_json(["time", "x"], values))["time"] == 1718035203.35
 
 
 def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, monkeypatch):

@@ -71,6 +71,11 @@ def test_linearised_weights_are_unbiased(tails, y):
     assert abs(standard_errors_from_one(ratios)) < 4
 
 
+def test_robust_noise_must_be_independent():
+    with pytest.raises(ValueError, match="got a covariance matrix"):
+        models.linear(full=True, robust=nopf.StudentT())
+
+
 def test_robust_models_are_refused_where_noise_must_be_normal():
     model = models.linear(robust=nopf.StudentT())
     with pytest.raises(ValueError, match="robust=StudentT"):

@@ -88,11 +88,16 @@ def check(
     ]
     problems = [*_gradients(model, paths), *_angles(model, paths)]
     findings += _noise(model, paths)
-    trials = []
+    trials: list[Trial] = []
     for name in CANDIDATES:
-        trial = _try(model, name, paths, controls, particles, train_key, run_key, recipe)
-        if trial is not None:
-            trials.append(trial)
+        if name == "nopf" and trials and trials[0].ess is None:
+            break  # Nothing is better than exact.
+        try:
+            trials.append(_try(model, name, paths, controls, particles, train_key, run_key, recipe))
+        except FloatingPointError as error:
+            problems.append(f"{name}: {error}")
+        except ValueError as error:
+            findings.append(f"{name} does not apply: {error}")
     return Report(findings, problems, particles, trials, advise(trials, particles)), paths
 
 
@@ -104,6 +109,8 @@ def advise(trials: list[Trial], particles: int) -> str:
             "Use the Kalman filter (--filter kf): the model is linear with Gaussian noise, so it "
             "is exact, and no particles are needed."
         )
+    if "bpf" not in by_name:
+        return "Mend the problems first: not even the bootstrap filter runs."
     blind = by_name["bpf"]
     assert blind.ess is not None
     best = max(trials, key=lambda trial: trial.rate)
@@ -172,10 +179,10 @@ def _turned(model: StateSpaceModel, states: Any, ys: Any, steps: Step, shift: An
     """By how much the functions change if the states are shifted, less the shift itself."""
 
     def one(x: Any, y: Any, step: Step) -> Any:
-        moved = model.transition(x + shift, step) - jnp.asarray(model.transition(x, step))
-        return moved - shift, model.log_likelihood(y, x + shift, step) - model.log_likelihood(
-            y, x, step
-        )
+        # Lists will do, as everywhere.
+        after, before = (jnp.stack(list(model.transition(at, step))) for at in (x + shift, x))
+        there, here = (model.log_likelihood(y, at, step) for at in (x + shift, x))
+        return after - before - shift, there - here
 
     return jax.vmap(one)(states, ys, steps)
 
@@ -247,19 +254,16 @@ def _try(
     train_key: Any,
     run_key: Any,
     recipe: Recipe | None,
-) -> Trial | None:
-    """Runs a filter on three of the trajectories; None if it does not apply."""
+) -> Trial:
+    """Runs a filter on three of the trajectories."""
     proposal, seconds = None, None
-    try:
-        if name == "nopf":
-            started = time.perf_counter()
-            horizon = paths.states.shape[1]
-            proposal = train(model, horizon, train_key, recipe=recipe, controls=controls)
-            seconds = time.perf_counter() - started
-        flt = make_user_filter(model, name, particles, proposal)
-        flt.run(paths.observations[0], key=run_key, controls=controls)
-    except ValueError:
-        return None
+    if name == "nopf":
+        started = time.perf_counter()
+        horizon = paths.states.shape[1]
+        proposal = train(model, horizon, train_key, recipe=recipe, controls=controls)
+        seconds = time.perf_counter() - started
+    flt = make_user_filter(model, name, particles, proposal)
+    flt.run(paths.observations[0], key=run_key, controls=controls)
     effective: list[float] = []
     times = []
     for ys in paths.observations[:3]:

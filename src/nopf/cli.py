@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import jax
+import numpy as np
 import typer
 
 from nopf.benchmarks import BENCHMARKS
@@ -23,14 +24,13 @@ from nopf.benchmarks.filters import FILTERS, NAMES
 from nopf.benchmarks.progress import Cells
 from nopf.benchmarks.runner import Results, ResultsError, plan, run, write_csv
 from nopf.benchmarks.tables import Table, tabulate
-from nopf.check import check
+from nopf.check import Report, check
 from nopf.estimate import (
     filter_live,
     filter_recording,
     imitation,
     make_user_filter,
     proposal_for,
-    rows_of,
 )
 from nopf.files import write_whole
 from nopf.filters import Filter
@@ -41,6 +41,7 @@ from nopf.recording import (
     DataError,
     Recording,
     estimate_names,
+    estimate_rows,
     format_csv,
     format_json,
     live_rows,
@@ -113,9 +114,7 @@ def train_command(
     controls: ControlColumns = None,
     observations: ObservationColumns = None,
     recipe: Annotated[str, typer.Option(help="fast, or paper: the published one.")] = "fast",
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same proposal.")
-    ] = 0,
+    seed: Seed = 0,
     base: Annotated[
         str | None, typer.Option(help="auto, skeleton or linearised; the recipe's if left out.")
     ] = None,
@@ -439,7 +438,8 @@ def new_command(
     if not file.parent.is_dir():
         raise typer.BadParameter(f"the folder {file.parent} does not exist")
     template = importlib.resources.files("nopf") / "templates" / "robot.py"
-    write_whole(file, template.read_text(encoding="utf-8").replace("TEMPLATE", str(file)).encode())
+    text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
+    write_whole(file, text.encode())
     print(f"{file} written. Try: nopf check {file}:model")
 
 
@@ -467,20 +467,30 @@ def check_command(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report, paths = check(loaded.model, horizon, particles, seed, controls)
-    report.problems += [str(warning.message) for warning in caught]
+    if any(issubclass(warning.category, TrainingInterrupted) for warning in caught):
+        raise KeyboardInterrupt
+    report.problems += [str(w.message) for w in caught if w.category is UserWarning]
     if plot is not None:
         figures = _figures()
         figures.save(figures.trajectory_figure(loaded.model, paths), plot)
     if as_json:
         print(json.dumps(dataclasses.asdict(report)))
-        return
+    else:
+        _print_report(report, horizon)
+        if plot is not None:
+            print(f"{plot}: simulated trajectories")
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report, horizon: int) -> None:
     for line in report.findings:
         print(line)
     for line in report.problems:
         print(f"PROBLEM: {line}")
     if not report.problems:
         print("shapes, gradients and angles: nothing wrong found")
-    print(f"\n{horizon} simulated steps, {particles} particles:\n")
+    print(f"\n{horizon} simulated steps, {report.particles} particles:\n")
     print("filter   particles that count   ms a step   count for each ms   training")
     for trial in report.trials:
         ess = "exact" if trial.ess is None else f"{trial.ess:.0f}"
@@ -488,8 +498,6 @@ def check_command(
         trained = "–" if trial.training is None else f"{trial.training:.0f} s"
         print(f"{trial.name:7}{ess:>22}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}")
     print(f"\n{report.advice}")
-    if plot is not None:
-        print(f"{plot}: simulated trajectories")
 
 
 @app.command("filter")
@@ -577,6 +585,14 @@ def filter_command(
         raise typer.BadParameter(
             f"{out}: expected a file in a folder that exists", param_hint="--out"
         )
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise typer.BadParameter(
+            f"{out}: expected a name that ends in .csv or .parquet", param_hint="--out"
+        )
+    if out is not None and not os.access(out.parent, os.W_OK):
+        raise typer.BadParameter(f"{out.parent}: cannot be written to", param_hint="--out")
+    if form is not None:
+        raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
     if as_json and out is None:
         raise typer.BadParameter(
             "standard output has the estimates; name a file", param_hint="--out"
@@ -588,7 +604,7 @@ def filter_command(
     except ValueError as error:
         raise typer.BadParameter(f"{source}: {error}") from None
     names = estimate_names(posterior.state_names, posterior.quantile_levels)
-    rows = rows_of(posterior)
+    rows = estimate_rows(np.asarray(posterior.times), posterior)
     if out is None:
         print("\n".join([",".join(names), *(format_csv(row) for row in rows)]))
     else:
@@ -607,20 +623,21 @@ def filter_command(
             figures = _figures()
             figures.save(figures.estimate_figure(posterior), plot)
     ess = None if posterior.ess is None else float(posterior.ess.mean())
+    evidence = float(posterior.log_evidence)
     summary = {
         "file": None if out is None else str(out),
         "steps": len(rows),
         "filter": short,
         "particles": particles,
         "mean_ess": ess,
-        "log_evidence": float(posterior.log_evidence),
+        "log_evidence": evidence if np.isfinite(evidence) else None,
         "warnings": said,
     }
     if as_json:
         print(json.dumps(summary))
     elif out is not None:
         count = "" if ess is None else f", mean ESS {ess:.0f} of {particles}"
-        print(f"{out}: {len(rows)} steps{count}, log-evidence {summary['log_evidence']:.2f}")
+        print(f"{out}: {len(rows)} steps{count}, log-evidence {evidence:.2f}")
 
 
 def _filter_stream(
@@ -635,7 +652,7 @@ def _filter_stream(
         for values in filter_live(flt, rows, seed, say):
             line = format_csv(values) if outgoing == "csv" else format_json(names, values)
             print(line, flush=True)
-    except DataError as error:
+    except (DataError, UnicodeDecodeError) as error:
         print(f"nopf: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     except BrokenPipeError:  # Whoever reads has gone: nothing left to do.

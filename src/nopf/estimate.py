@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from nopf.filters import Filter, Monitor, Posterior
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.proposal import why_not_additive
 from nopf.recipe import Recipe
-from nopf.recording import DataError, Recording, Row, estimate_row
-from nopf.training import train
+from nopf.recording import DataError, Recording, Row, estimate_rows
+from nopf.training import TrainingInterrupted, train
 
 LONGEST = 500  # steps of a recording that training imitates
 LIVE_HORIZON, LIVE_MISSING = 100, 0.1  # where nothing is known of a stream yet
@@ -65,7 +68,8 @@ def proposal_for(
                 "then pass --proposal FILE"
             )
         settings: dict[str, Any] = {"horizon": LIVE_HORIZON}
-        recipe = Recipe.fast(missing_rate=LIVE_MISSING)
+        additive = why_not_additive(model) is None
+        recipe = Recipe.fast(missing_rate=LIVE_MISSING if additive else 0.0)
     else:
         settings, recipe = imitation(model, recording), Recipe.fast()
     identity = {
@@ -80,15 +84,33 @@ def proposal_for(
     folder = cache_folder() if folder is None else folder
     file = folder / f"{digest}.nopf"
     if file.exists():
-        say("using the proposal that was trained for this model and data before")
-        return NeuralProposal.load(file, model)
+        try:
+            proposal = NeuralProposal.load(file, model)
+        except ValueError as error:
+            say(f"the proposal that was kept cannot be used ({error})")
+        else:
+            say("using the proposal that was trained for this model and data before")
+            return proposal
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        say(f"the cache {folder} cannot be written to ({error.strerror}); NOPF_CACHE names another")
+        return train(model, key=jax.random.key(seed), recipe=recipe, **settings)
     say(
         f"training a proposal on {settings['horizon']} simulated steps like yours; "
         "it is kept for the next time"
     )
-    folder.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
-    proposal = train(model, key=jax.random.key(seed), recipe=recipe, checkpoint=part, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingInterrupted)
+        try:
+            proposal = train(
+                model, key=jax.random.key(seed), recipe=recipe, checkpoint=part, **settings
+            )
+        except TrainingInterrupted:  # Half a training is not kept as a whole one.
+            raise KeyboardInterrupt from None
     proposal.save(file)
     part.unlink(missing_ok=True)
     return proposal
@@ -104,6 +126,8 @@ def imitation(model: StateSpaceModel, recording: Recording) -> dict[str, Any]:
     if recording.controls is not None:
         found["controls"] = recording.controls[:horizon]
     missing = np.isnan(recording.observations[:horizon])
+    if missing.all():
+        raise DataError(f"nothing is observed in the first {horizon} rows: nothing to train for")
     if missing.any():
         found["missing"] = missing
     return found
@@ -131,7 +155,7 @@ def filter_recording(flt: Filter, recording: Recording, seed: int) -> Posterior:
 
 def filter_live(
     flt: Filter, rows: Iterator[Row], seed: int, warn: Callable[[str], None]
-) -> Iterator[list[float]]:
+) -> Iterator[np.ndarray]:
     """Estimates, one for each row as it comes. Memory does not grow."""
     monitor, state = Monitor(), None
     for row in rows:
@@ -142,26 +166,8 @@ def filter_live(
         info = jax.device_get(info)
         for message in monitor.look(info, int(state.index), float(state.time)):
             warn(message)
-        yield estimate_row(float(state.time), info)
-
-
-def rows_of(posterior: Posterior) -> list[list[float]]:
-    """The same numbers of a whole posterior."""
-    mean, std, quantiles = (
-        np.asarray(part, np.float64)
-        for part in (posterior.mean, posterior.std, posterior.quantiles)
-    )
-    states = np.concatenate([mean[:, None], std[:, None], quantiles], axis=1)
-    states = np.swapaxes(states, 1, 2).reshape(len(mean), -1)
-    nothing = np.full(len(mean), np.nan)
-    signs = [
-        nothing if posterior.ess is None else posterior.ess,
-        posterior.log_evidence_increments,
-        posterior.p_value,
-        posterior.drift,
-    ]
-    columns = [posterior.times[:, None], states, *(np.asarray(s)[:, None] for s in signs)]
-    return np.concatenate(columns, axis=1).tolist()
+        row = jax.tree.map(lambda leaf: np.asarray(leaf)[None], info)
+        yield estimate_rows(np.array([state.time], np.float64), row)[0]
 
 
 def _controls(recording: Recording | None) -> int | None:

@@ -13,6 +13,11 @@ from nopf.gaussian import Gaussian, Numbers, as_float_array, is_traced
 from nopf.robust import Tails
 from nopf.space import Space
 
+CORRELATED = (
+    "robust: expected observation_noise as standard deviations, since measurements go wrong one "
+    "by one; got a covariance matrix"
+)
+
 
 class Step(NamedTuple):
     """What every model function gets beside the state.
@@ -171,6 +176,9 @@ class StateSpaceModel(eqx.Module):
         self.control_names = _names(control_names, len(control_names), "control_names", "u")
         if not custom:
             self.observation_noise = _noise(observation_noise, width, "observation_noise")
+            fixed = isinstance(self.observation_noise, Gaussian)
+            if robust is not None and fixed and self.observation_noise.factor.ndim != 1:
+                raise ValueError(CORRELATED)
         self._trial(self.check)
 
     # For one particle ---------------------------------------------------------------------------
@@ -243,6 +251,8 @@ class StateSpaceModel(eqx.Module):
             innovation = self.innovation(y, x, step)
             if self.robust is None:
                 return noise.log_prob(innovation)
+            if noise.factor.ndim != 1:
+                raise ValueError(CORRELATED)
             each = self.robust.log_prob(noise.whiten(innovation)) - jnp.log(noise.diagonal)
             return jnp.sum(jnp.where(observed, each, 0))
         some = jnp.any(observed)
@@ -444,7 +454,7 @@ def make_steps(
                 f"controls: expected shape ({horizon}, u), one row an observation, "
                 f"got {control.shape}"
             )
-    if first == 1:
+    if first == 1 or (model.reads_control and control is None):
         model.check_control(None if control is None else control.shape[1])
     return Step(np.arange(first, first + horizon, dtype=np.int32), times, dt, control)
 

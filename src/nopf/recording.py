@@ -5,12 +5,14 @@ import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from nopf.files import write_whole
 from nopf.model import StateSpaceModel
 
 TIME_NAMES = ("time", "t", "timestamp")
@@ -72,8 +74,6 @@ def choose_columns(
         model: the model.
         time, controls, observations: column names.
     """
-    if time is None:
-        time = next((name for name in TIME_NAMES if name in found), None)
     wanted = tuple(model.observation_names if observations is None else observations)
     width = model.observation_space.size
     if len(wanted) != width:
@@ -89,6 +89,9 @@ def choose_columns(
                 f"{where}: this model reads step.control; name its columns with --controls, or "
                 "with control_names= in the model"
             )
+    if time is None:
+        free = [name for name in found if name not in (*driven, *wanted)]
+        time = next((name for name in free if is_time(name)), None)
     for name in [*([] if time is None else [time]), *driven, *wanted]:
         if found.count(name) != 1:
             many = "no column" if name not in found else "several columns"
@@ -98,6 +101,11 @@ def choose_columns(
                 "control_names=)"
             )
     return Columns(time, driven, wanted)
+
+
+def is_time(name: str) -> bool:
+    """Whether a column is called as times are."""
+    return name.lower() in TIME_NAMES
 
 
 def read_recording(
@@ -133,7 +141,7 @@ def read_recording(
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
             return _gather(str(file), csv_rows(str(file), stream, model, *chosen))
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: the gzip file is damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
         raise DataError(
@@ -195,11 +203,18 @@ def json_rows(
             raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
         if parser is None:
             # Sensors take turns: what the first line does not have may come later.
-            known = [*cells, *(name for name in model.observation_names if name not in cells)]
-            known += [name for name in observations or () if name not in known]
+            wanted = model.observation_names if observations is None else observations
+            if not any(name in cells for name in wanted):
+                raise DataError(
+                    f"{where}, row {number}: none of {', '.join(wanted)}; there are "
+                    f"{', '.join(cells)}. Choose with --observations, or name them in the model"
+                )
+            known = [*cells, *(name for name in wanted if name not in cells)]
             parser = _Parser(
                 where, choose_columns(where, known, model, time, controls, observations)
             )
+        if parser.columns.time is None and any(is_time(name) for name in cells):
+            raise DataError(f"{where}, row {number}: a time, but the rows before had none")
         yield parser.parse(number, cells)
 
 
@@ -220,7 +235,7 @@ class _Parser:
             if self.last is not None and time < self.last[1]:
                 raise DataError(
                     f"{self.where}, row {number}, column {self.columns.time}: times must not go "
-                    f"backwards, but {time:.9g} comes after {self.last[1]:.9g} (row {self.last[0]})"
+                    f"backwards, but {time!r} comes after {self.last[1]!r} (row {self.last[0]})"
                 )
             self.last = (number, time)
         control = numbers(self.columns.controls, False) if self.columns.controls else None
@@ -237,7 +252,7 @@ class _Parser:
             if isinstance(cell, bool):
                 raise ValueError
             value = float(cell)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise DataError(f"{where}: expected a number, got {cell!r}") from None
         if np.isinf(value) or (np.isnan(value) and not may_miss):
             raise DataError(f"{where}: expected a finite number, got {cell!r}")
@@ -281,7 +296,7 @@ def _gather(where: str, rows: Iterator[Row]) -> Recording:
 def live_rows(where: str, stream: IO[str], model: StateSpaceModel, *chosen: Any) -> tuple[Any, str]:
     """Rows of a stream as they come, and whether it is "csv" or "json" lines."""
     coming = iter(stream.readline, "")
-    first = next((line for line in coming if line.strip()), "")
+    first = next((line for line in coming if line.strip()), "").removeprefix("\ufeff")
 
     def lines() -> Iterator[str]:
         yield first
@@ -299,32 +314,36 @@ def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[
     return ["time", *states, "ess", "log_evidence", "p_value", "drift"]
 
 
-def estimate_row(time: float, info: Any) -> list[float]:
-    """The numbers of one step, in the order of `estimate_names`."""
-    mean, std, quantiles = (
-        np.asarray(part, np.float64) for part in (info.mean, info.std, info.quantiles)
-    )
-    table = np.concatenate([mean[None], std[None], quantiles]).T
-    ess = np.nan if info.ess is None else float(info.ess)
-    signs = [ess, float(info.log_evidence), float(info.p_value), float(info.drift)]
-    return [time, *table.ravel().tolist(), *signs]
+def estimate_rows(times: np.ndarray, found: Any) -> np.ndarray:
+    """`(T, columns)` numbers in the order of `estimate_names`.
+
+    Args:
+        times: `(T,)`.
+        found: a `Posterior`, or an `Info` whose arrays have a time axis.
+    """
+    parts = [found.mean[:, None], found.std[:, None], found.quantiles]
+    states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+    evidence = getattr(found, "log_evidence_increments", found.log_evidence)
+    nothing = np.full(len(times), np.nan)
+    signs = [nothing if found.ess is None else found.ess, evidence, found.p_value, found.drift]
+    columns = [times, *np.swapaxes(states, 1, 2).reshape(len(times), -1).T, *signs]
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
-def format_csv(values: Sequence[float]) -> str:
-    """One line; empty where there is no number."""
-    return ",".join("" if np.isnan(value) else f"{value:.9g}" for value in values)
+def format_csv(values: np.ndarray) -> str:
+    """One line; empty where there is no number. Times, which come first, keep all their digits."""
+    cells = ["" if np.isnan(value) else f"{value:.9g}" for value in values[1:]]
+    return ",".join([repr(float(values[0])), *cells])
 
 
-def format_json(names: Sequence[str], values: Sequence[float]) -> str:
+def format_json(names: Sequence[str], values: np.ndarray) -> str:
     """One line; null where there is no number."""
-    rounded = (float(f"{value:.9g}") if np.isfinite(value) else None for value in values)
-    return json.dumps(dict(zip(names, rounded, strict=True)))
+    rounded = [float(f"{value:.9g}") if np.isfinite(value) else None for value in values[1:]]
+    return json.dumps(dict(zip(names, [float(values[0]), *rounded], strict=True)))
 
 
-def write_estimates(file: Path, names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
     """Writes estimates, whole or not at all: Parquet if the file is called so, otherwise CSV."""
-    from nopf.files import write_whole
-
     if file.suffix == ".parquet":
         try:
             import pyarrow
@@ -334,7 +353,7 @@ def write_estimates(file: Path, names: Sequence[str], rows: Sequence[Sequence[fl
                 f"{file}: writing Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
             ) from None
         buffer = io.BytesIO()
-        columns = dict(zip(names, np.array(rows).T, strict=True))
+        columns = dict(zip(names, rows.T, strict=True))
         pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
         write_whole(file, buffer.getvalue())
         return

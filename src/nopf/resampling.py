@@ -164,4 +164,4 @@ def _ancestors(points_below: Int[Array, " n"], weights: Float[Array, " n"]) -> I
 def indices_at(log_weights: Float[Array, " n"], positions: Float[Array, "*m"]) -> Int[Array, "*m"]:
     """Indices by weight, at positions between 0 and 1; for few draws out of many particles."""
     ends = jnp.cumsum(jax.nn.softmax(log_weights))
-    return jnp.minimum(jnp.searchsorted(ends, positions * ends[-1]), len(ends) - 1)
+    return jnp.minimum(jnp.searchsorted(ends, positions * ends[-1], side="right"), len(ends) - 1)

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-LOG_2PI = float(np.log(2 * np.pi))
+from nopf.gaussian import LOG_2PI
 
 
 class Tails(eqx.Module):
     """A density for each whitened coordinate of the observation noise, instead of the normal.
 
-    Coordinates go wrong one by one: a bad range leaves the bearing as good as it was. With a full
-    covariance they are those of its Cholesky factor.
+    Coordinates go wrong one by one: a bad range leaves the bearing as good as it was.
     """
 
     @abc.abstractmethod

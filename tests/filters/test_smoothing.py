@@ -73,20 +73,34 @@ def test_backward_simulation_agrees_with_the_exact_smoother():
 
 def test_fixed_lag_lies_between_filter_and_smoother():
     model = models.linear()
-    ys = nopf.simulate(model, 20, jax.random.key(1)).observations
-    flt = nopf.ParticleFilter(model, nopf.OptimalProposal(), 2000)
+    ys = nopf.simulate(model, 10, jax.random.key(1)).observations
+    flt = nopf.ParticleFilter(model, nopf.OptimalProposal(), 1000)
     posterior = flt.run(ys, key=jax.random.key(0), keep="particles")
     # A lag beyond the end is the whole smoother; the exact answer for a lag is a shorter series'.
     exact = nopf.KalmanFilter(model)
     for lag in (2, 50):
-        found = posterior.smooth(key=jax.random.key(3), trajectories=2000, lag=lag)
+        found = posterior.smooth(key=jax.random.key(3), trajectories=1000, lag=lag)
         assert found.trajectories is None
-        for t in range(0, 20, 3):
-            part = exact.run(ys[: min(t + lag + 1, 20)]).smooth()
-            # Five standard errors of 2000 draws, and as much for the particles themselves.
-            slack = 10 * np.asarray(part.std[t]) / np.sqrt(2000)
+        for t in range(0, 10, 3):
+            part = exact.run(ys[: min(t + lag + 1, 10)]).smooth()
+            # Five standard errors of 1000 draws, and as much for the particles themselves.
+            slack = 10 * np.asarray(part.std[t]) / np.sqrt(1000)
             assert np.all(np.abs(found.mean[t] - part.mean[t]) < slack)
             np.testing.assert_allclose(found.std[t], part.std[t], rtol=0.15)
+
+
+def test_two_observations_at_one_time():
+    """Nothing moves between them: the smoother gives both the same states."""
+    model = models.linear(
+        process_noise=lambda step: 0.5 * jnp.sqrt(step.dt) * jnp.ones(2),
+        transition=lambda x, step: x,
+    )
+    ys = nopf.simulate(models.linear(), 6, jax.random.key(0)).observations
+    flt = nopf.ParticleFilter(model, None, 200)
+    posterior = flt.run(ys, key=jax.random.key(1), times=[1, 2, 3, 3, 4, 5], keep="particles")
+    drawn = posterior.smooth(key=jax.random.key(2), trajectories=100).trajectories
+    np.testing.assert_array_equal(drawn[:, 2], drawn[:, 3])
+    assert len(np.unique(drawn[:, 2, 0])) > 5  # of 200, after two observations without a move
 
 
 def test_smoothing_knows_angles():

@@ -115,7 +115,9 @@ def test_log_weight_is_the_ratio_of_densities(name, seed):
     proposal, reference, bend = CASES[name]
     d, m = [(1, 1), (2, 3), (3, 2), (4, 4), (5, 1), (2, 6)][seed]
     random = RandomModel(seed, d, m, bend, full=seed % 2 == 1)
-    move = jax.jit(lambda key, y: proposal.propose(key, random.model, jnp.array(random.x), y, STEP))
+    move = jax.jit(
+        lambda key, y: models.propose(proposal, key, random.model, jnp.array(random.x), y, STEP)
+    )
     for missing in (None, 0):
         seen = np.arange(m) != missing if m > 1 else np.ones(m, bool)
         mean, cov = reference(random, seen)
@@ -134,8 +136,8 @@ def test_particles_are_drawn_from_that_density(name):
         keys = jax.random.split(jax.random.key(0), 40_000)
         draws = jax.vmap(
             lambda k, random=random: (
-                proposal.propose(
-                    k, random.model, jnp.array(random.x), jnp.array(random.y), STEP
+                models.propose(
+                    proposal, k, random.model, jnp.array(random.x), jnp.array(random.y), STEP
                 ).state
             )
         )(keys)
@@ -148,8 +150,13 @@ def test_particles_are_drawn_from_that_density(name):
 def test_one_iteration_is_optimal_for_a_linear_observation():
     random = RandomModel(3, 3, 2, bend=0.0, full=True)
     weights = [
-        proposal.propose(
-            jax.random.key(k), random.model, jnp.array(random.x), jnp.array(random.y), STEP
+        models.propose(
+            proposal,
+            jax.random.key(k),
+            random.model,
+            jnp.array(random.x),
+            jnp.array(random.y),
+            STEP,
         ).log_weight
         for k in range(3)
         for proposal in (nopf.OptimalProposal(), nopf.LinearisedProposal(1))
@@ -163,7 +170,8 @@ def test_angles_wrap_in_the_linearised_and_the_unscented_fit():
     turn = jnp.array([0.0, 2 * jnp.pi])
     for proposal in (nopf.LinearisedProposal(), nopf.UnscentedProposal()):
         one, other = (
-            proposal.propose(jax.random.key(0), model, x, y + k * turn, STEP) for k in (0, 1)
+            models.propose(proposal, jax.random.key(0), model, x, y + k * turn, STEP)
+            for k in (0, 1)
         )
         np.testing.assert_allclose(one.state, other.state, atol=1e-4)
         np.testing.assert_allclose(one.log_weight, other.log_weight, atol=1e-2)
@@ -177,7 +185,9 @@ def test_nudging_climbs_and_is_rare():
 
     def states(particles, eta):
         proposal = nopf.NudgedProposal(particles, eta)
-        return jax.vmap(lambda k: proposal.propose(k, model, jnp.array([0.5, 0.1]), y, STEP))(keys)
+        return jax.vmap(
+            lambda k: models.propose(proposal, k, model, jnp.array([0.5, 0.1]), y, STEP)
+        )(keys)
 
     tiny, nudged = states(100, 1e-9), states(100, 0.05)
     moved = np.any(np.abs(nudged.state - tiny.state) > 1e-4, axis=1)
@@ -196,7 +206,9 @@ def test_inner_sampling_draws_by_likelihood_and_weighs_by_its_mean():
     normal = scipy.stats.multivariate_normal(random.see(random.move(random.x)), s)
     proposal = nopf.InnerSamplingProposal(candidates=200)
     moves = jax.vmap(
-        lambda k: proposal.propose(k, random.model, jnp.array(random.x), jnp.array(random.y), STEP)
+        lambda k: models.propose(
+            proposal, k, random.model, jnp.array(random.x), jnp.array(random.y), STEP
+        )
     )(jax.random.split(jax.random.key(0), 4000))
     weights = np.exp(np.asarray(moves.log_weight, np.float64)) / normal.pdf(random.y)
     assert abs(weights.mean() - 1) < 4 * weights.std() / np.sqrt(4000)

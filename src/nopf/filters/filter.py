@@ -159,6 +159,8 @@ class Filter(eqx.Module):
             state: `posterior.state`, or from `step`.
             ys, times, controls, keep: as in `run`.
         """
+        if np.ndim(state.surprise.total):
+            raise ValueError("state: expected that of one series, not that of run_batch")
         series = self._observations(ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = self._steps(series, times, controls, start, keep, first)

@@ -84,7 +84,7 @@ def predictive_p_values(
 
     states = move(before, white[:, :d])
     if not additive:
-        keys = jax.random.split(key, len(before))
+        keys = jax.random.split(jax.random.fold_in(key, 1), len(before))
         see = jax.vmap(lambda k, x: model.sample_observation(k, x, step))
         p_value = p_value_among(model, y, see(keys, states))
         return p_value, p_value
@@ -93,7 +93,8 @@ def predictive_p_values(
     robust = model.robust
     if robust is None:
         return nominal, nominal
-    tails = jax.vmap(lambda k: robust.sample(k, m))(jax.random.split(key, len(before)))
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(before))
+    tails = jax.vmap(lambda k: robust.sample(k, m))(keys)
     return p_value_among(model, y, disturb(seen, tails)), nominal
 
 
@@ -111,7 +112,12 @@ def p_value_among(
     count = points.shape[0]
     mean = space.mean(points, jnp.full(count, 1 / count))
     apart = jnp.where(observed[None], space.difference(points, mean[None]), 0)
-    squares = count * _leverages(apart)
+    if y.size > count // 4:
+        # Too few draws for so many correlations: coordinate by coordinate.
+        size = jnp.mean(apart**2, axis=0)
+        squares = jnp.mean(apart**2 / jnp.where(size > 0, size, 1)[None], axis=1)
+    else:
+        squares = count * _leverages(apart)
     ranked = jnp.mean(squares >= squares[0])
     beyond = jnp.maximum(squares[0] - jnp.max(squares[1:]), 0)
     return jnp.where(jnp.any(observed), ranked * jnp.exp(-0.5 * beyond), jnp.nan)
@@ -149,7 +155,7 @@ class Signs(NamedTuple):
 class Monitor:
     """Says in plain words, as steps come in, when an estimate should not be trusted.
 
-    Call `look(info, index, time)` after each step; what it yields is worth a warning. Each kind of
+    Call `look(info, index, time)` of one monitor after each step. Each kind of
     trouble is reported when it begins, not at every step that it lasts.
 
     Args:
@@ -163,8 +169,12 @@ class Monitor:
         self._ess = self._weight = 0.0
         self._lasting: set[str] = set()
 
-    def look(self, info: Any, index: int, time: float) -> Iterator[str]:
-        where = f"step {index} (time {time:.9g})"
+    def look(self, info: Any, index: int, time: float) -> list[str]:
+        """What is worth a warning after this step."""
+        return list(self._look(info, index, time))
+
+    def _look(self, info: Any, index: int, time: float) -> Iterator[str]:
+        where = f"step {index} (time {time:.15g})"
         if info.collapsed:
             yield f"{where}: every weight was zero; the step counts as one without observation"
         elif info.nominal_p_value < self.p_value:

@@ -99,6 +99,12 @@ class Source:
     def __init__(self, flt: Any):
         self.filter = flt
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source) and self.filter is other.filter
+
+    def __hash__(self) -> int:
+        return id(self.filter)
+
 
 class Posterior(eqx.Module):
     """The filtering distributions of a series; row k belongs to observation k (step k + 1).
@@ -209,7 +215,7 @@ class Posterior(eqx.Module):
                 model, self.particles, self.log_weights, self.steps, key, count
             )
         else:
-            lag = positive_integer(lag, "lag")
+            lag = min(positive_integer(lag, "lag"), len(self.times))
             drawn = fixed_lag(model, self.particles, self.log_weights, self.steps, key, count, lag)
         mean, cov, quantiles = summaries(model.space, drawn, levels)
         return self._smoothed(mean, cov, quantiles, drawn if lag is None else None)

@@ -163,7 +163,8 @@ def _step_back(
     def one(inputs: Any) -> Array:
         state, position = inputs
         apart = model.space.difference(state[None], predicted)
-        white = jax.vmap(noise.whiten)(apart)
+        # Without any noise (two observations at one time) nothing moves: 0/0 is no distance.
+        white = jnp.nan_to_num(jax.vmap(noise.whiten)(apart), nan=0.0, posinf=jnp.inf)
         return indices_at(log_weights - 0.5 * jnp.sum(white**2, axis=1), position)
 
     batch = max(1, min(following.shape[0], PAIRS // states.shape[0]))

@@ -92,8 +92,9 @@ def train(
         shape = (horizon, model.observation_space.size)
         if pattern.shape != shape:
             raise ValueError(f"missing: expected shape {shape}, got {pattern.shape}")
-        rate = max(recipe.missing_rate, FAILING)
-        recipe = dataclasses.replace(recipe, missing_rate=rate)
+        if why_not_additive(model) is None:  # Others may not be able to leave out coordinates.
+            rate = max(recipe.missing_rate, FAILING)
+            recipe = dataclasses.replace(recipe, missing_rate=rate)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
     key, simulate_key = jax.random.split(check_key(key))
@@ -160,7 +161,8 @@ def _trainer(
             run = trial.round(run)
         trials.append((trial.efficiency(run.network), trial, run))
     (worse, _, _), (better, best, run) = sorted(trials, key=lambda t: t[0])
-    reason = f"{better / worse:.2g} times the held-out ESS per unit of work of the other"
+    ratio = better / worse if worse > 0 else np.inf
+    reason = f"{ratio:.2g} times the held-out ESS per unit of work of the other"
     return best, run, f"base: {best.recipe.base}, {reason}"
 
 
@@ -236,6 +238,8 @@ class Trainer:
         tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
         self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
         blank = untrained(self.identity, recipe, steps, weights_key)
+        if missing is not None:  # A sensor that is silent here has a scale all the same.
+            tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
         to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
         features = _fit_features(blank.features, model, to_scale)
         self.blank = eqx.tree_at(lambda p: p.features, blank, features)
