@@ -304,6 +304,7 @@ def test_new_writes_a_model_that_runs(tmp_path, monkeypatch):
     assert "s.parquet: 200 steps" in done.stdout
 
 
+@pytest.mark.slow
 def test_training_with_sensors_that_take_turns():
     """Each step has one of two sensors; the network is used, and beats the transition."""
     from tests import models

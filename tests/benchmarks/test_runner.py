@@ -197,6 +197,7 @@ def test_two_workers_give_what_one_process_gives_though_one_is_killed(tmp_path):
     assert len(rows_of(spread)) == 8
 
 
+@pytest.mark.slow
 def test_workers_are_started_on_this_machine(tmp_path):
     pytest.importorskip("distributed", reason="needs Dask: nopf[cluster]")
     arguments = ["bench", "sensor-bias", "--filters", "bpf", "--seeds", "2", "--particles", "50"]

@@ -36,7 +36,13 @@ def data(horizon=7, seed=0):
 WITH_MEMORY = {"memory": lambda model: nopf.ParticleFilter(model, nopf.UnscentedProposal(), 64)}
 
 
-@pytest.mark.parametrize("make", (FILTERS | WITH_MEMORY).values(), ids=FILTERS | WITH_MEMORY)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=SLOW if name in ("auxiliary", "ensemble") else ())
+        for name, make in (FILTERS | WITH_MEMORY).items()
+    ],
+)
 def test_step_by_step_equals_run_exactly(make):
     flt = make(models.linear())
     ys = data()

@@ -45,6 +45,7 @@ def test_p_values_are_uniform_and_drift_is_normal_if_the_model_is_right(make):
     assert np.abs(np.asarray(found.drift)).max() < 4.5
 
 
+@pytest.mark.slow
 def test_p_values_are_uniform_with_angles():
     model = models.unicycle()
     ys = nopf.simulate(model, 50, jax.random.key(0), batch=10).observations

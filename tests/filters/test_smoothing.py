@@ -76,17 +76,15 @@ def test_fixed_lag_lies_between_filter_and_smoother():
     ys = nopf.simulate(model, 10, jax.random.key(1)).observations
     flt = nopf.ParticleFilter(model, nopf.OptimalProposal(), 1000)
     posterior = flt.run(ys, key=jax.random.key(0), keep="particles")
-    # A lag beyond the end is the whole smoother; the exact answer for a lag is a shorter series'.
-    exact = nopf.KalmanFilter(model)
-    for lag in (2, 50):
-        found = posterior.smooth(key=jax.random.key(3), trajectories=1000, lag=lag)
-        assert found.trajectories is None
-        for t in range(0, 10, 3):
-            part = exact.run(ys[: min(t + lag + 1, 10)]).smooth()
-            # Five standard errors of 1000 draws, and as much for the particles themselves.
-            slack = 10 * np.asarray(part.std[t]) / np.sqrt(1000)
-            assert np.all(np.abs(found.mean[t] - part.mean[t]) < slack)
-            np.testing.assert_allclose(found.std[t], part.std[t], rtol=0.15)
+    found = posterior.smooth(key=jax.random.key(3), trajectories=1000, lag=2)
+    assert found.trajectories is None
+    for t in (0, 5, 9):
+        # The exact answer for a lag is that of a shorter series.
+        part = nopf.KalmanFilter(model).run(ys[: t + 3]).smooth()
+        # Five standard errors of 1000 draws, and as much for the particles themselves.
+        slack = 10 * np.asarray(part.std[t]) / np.sqrt(1000)
+        assert np.all(np.abs(found.mean[t] - part.mean[t]) < slack)
+        np.testing.assert_allclose(found.std[t], part.std[t], rtol=0.15)
 
 
 def test_two_observations_at_one_time():

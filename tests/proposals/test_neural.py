@@ -55,8 +55,15 @@ def test_local_law_is_the_normal_it_says(linearised):
 
 
 @pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
-@pytest.mark.parametrize("base", ["skeleton", "linearised"])
-@pytest.mark.parametrize("model", [models.linear(full=True), models.unicycle()])
+@pytest.mark.parametrize(
+    ("base", "model"),
+    [
+        ("skeleton", models.unicycle()),
+        ("linearised", models.linear(full=True)),
+        pytest.param("skeleton", models.linear(full=True), marks=pytest.mark.slow),
+        pytest.param("linearised", models.unicycle(), marks=pytest.mark.slow),
+    ],
+)
 def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
     proposal = scrambled(model, base=base, defensive=share)
     path = nopf.simulate(model, 1, jax.random.key(3))
@@ -218,7 +225,12 @@ def proposal_for_sensor_bias(which):
 
 
 @pytest.mark.parametrize(
-    "which", [pytest.param("trained", marks=pytest.mark.slow), "untrained", "elsewhere"]
+    "which",
+    [
+        "untrained",
+        pytest.param("trained", marks=pytest.mark.slow),
+        pytest.param("elsewhere", marks=pytest.mark.slow),
+    ],
 )
 def test_evidence_is_unbiased_whatever_the_network(which):
     """On sensor-bias, against Kalman: 200 runs of 1000 particles on six observations.

@@ -6,6 +6,7 @@ import pytest
 
 import nopf
 from tests import models
+from tests.proposals.test_neural import scrambled
 
 
 def test_adapting_restores_the_effective_sample_size(tmp_path):
@@ -45,8 +46,7 @@ def test_adapting_says_what_it_needs():
     seen = blind.run(ys, key=jax.random.key(0), keep="particles")
     with pytest.raises(TypeError, match="only a learned proposal can learn"):
         blind.adapt(seen, key=jax.random.key(0))
-    recipe = nopf.Recipe.fast(base="skeleton", width=4, steps=0)
-    flt = nopf.ParticleFilter(model, nopf.train(model, 3, jax.random.key(0), recipe=recipe), 20)
+    flt = nopf.ParticleFilter(model, scrambled(model), 20)
     with pytest.raises(ValueError, match='keep="particles"'):
         flt.adapt(flt.run(ys, key=jax.random.key(0)), key=jax.random.key(0))
     short = flt.run(ys[:5], key=jax.random.key(0), keep="particles")

@@ -26,7 +26,8 @@ def same(first, second):
     return all(np.array_equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
 
 
-@pytest.mark.parametrize("base", ["skeleton", pytest.param("linearised", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["skeleton", "linearised"])
 def test_both_objectives_have_the_same_gradient(base):
     """Means over 300 draws, every weight; |z| < 5 for about 100 weights: false alarm 6e-5."""
     model = models.linear(full=True)
@@ -182,7 +183,13 @@ def with_control():
     [
         (models.linear(), 1, {}, {}),
         pytest.param(models.linear(), 4, {}, {"missing_rate": 0.3}, marks=pytest.mark.slow),
-        (models.linear(), 4, {}, {"batch_norm": True, "innovations": False, "closed_form": False}),
+        pytest.param(
+            models.linear(),
+            4,
+            {},
+            {"batch_norm": True, "innovations": False, "closed_form": False},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             models.linear(), 4, {}, {"base": "auto", "precision": "float64"}, marks=pytest.mark.slow
         ),
