@@ -25,6 +25,7 @@ def problems(**changes):
     return " | ".join(report.problems)
 
 
+@pytest.mark.slow
 def test_angles_that_are_not_declared_are_found(no_trials):
     assert problems() == ""
     assert 'state_angles=("heading",)' in problems(state_angles=())

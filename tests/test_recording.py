@@ -242,6 +242,7 @@ def test_times_keep_all_their_digits():
     assert json.loads(format_json(["time", "x"], values))["time"] == 1718035203.35
 
 
+@pytest.mark.slow
 def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, monkeypatch):
     seen = []
 

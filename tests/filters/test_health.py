@@ -58,6 +58,7 @@ def words(posterior):
     return " | ".join(posterior.warnings())
 
 
+@pytest.mark.slow
 def test_a_wrong_model_is_told_from_a_poor_proposal():
     right = models.unicycle()
     ys = nopf.simulate(right, 150, jax.random.key(3)).observations

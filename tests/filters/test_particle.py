@@ -115,6 +115,7 @@ def test_same_key_same_answer_other_key_another():
     assert not np.allclose(a, c)
 
 
+@pytest.mark.slow
 def test_turning_every_angle_by_two_pi_changes_nothing():
     """In double precision, so that a rounding error does not move a resampling point."""
     with jax.enable_x64(True):

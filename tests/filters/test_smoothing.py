@@ -47,6 +47,7 @@ def test_exact_smoother_is_the_conditional_of_the_joint_normal():
         np.testing.assert_allclose(smoothed.cov[t], exact_cov[at, at], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_backward_simulation_agrees_with_the_exact_smoother():
     """On sensor-bias: ten runs of 1000 particles and 1000 trajectories.
 
@@ -113,6 +114,7 @@ def test_smoothing_knows_angles():
     assert np.abs(np.asarray(error) / np.asarray(smoothed.std)).max() < 5
 
 
+@pytest.mark.slow
 def test_forecast_is_the_exact_one_without_data():
     model = models.linear()
     ys = nopf.simulate(model, 10, jax.random.key(0)).observations

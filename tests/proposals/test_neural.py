@@ -137,6 +137,7 @@ def test_moving_all_together_weighs_each_by_its_own_ancestor():
     )
 
 
+@pytest.mark.slow
 def test_angles_may_be_shifted_by_whole_turns():
     model = models.unicycle()
     proposal = scrambled(model)

@@ -9,6 +9,7 @@ from tests import models
 from tests.proposals.test_neural import scrambled
 
 
+@pytest.mark.slow
 def test_adapting_restores_the_effective_sample_size(tmp_path):
     """The sensors are five times better than in training, and the motion is another one."""
     old = models.linear()

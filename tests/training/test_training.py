@@ -193,7 +193,13 @@ def with_control():
         pytest.param(
             models.linear(), 4, {}, {"base": "auto", "precision": "float64"}, marks=pytest.mark.slow
         ),
-        (with_control(), 4, {"controls": np.ones((4, 2)), "times": [0.5, 0.7, 2.0, 2.1]}, {}),
+        pytest.param(
+            with_control(),
+            4,
+            {"controls": np.ones((4, 2)), "times": [0.5, 0.7, 2.0, 2.1]},
+            {},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(fifty(), 3, {}, {"base": "auto"}, marks=pytest.mark.slow),
         pytest.param(models.unicycle(), 4, {}, {"base": "linearised"}, marks=pytest.mark.slow),
     ],
