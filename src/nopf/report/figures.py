@@ -251,7 +251,9 @@ def sweep_figure(rows: Sequence[Row]) -> Figure:
         if metric in LOGARITHMIC:
             panel.set_yscale("log")
         elif metric == "pnll":
-            panel.set_yscale("symlog", linthresh=10)
+            # Scores of filters that are lost may be in the hundreds; few ticks where none is.
+            if max(map(abs, panel.get_ylim())) > 10:
+                panel.set_yscale("symlog", linthresh=10)
         else:
             panel.axhline(TARGET, color="k", lw=1, ls="--")
         panel.set_xlabel("N")
