@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import nopf
 from nopf import cli
-from nopf.recording import DataError, format_csv, format_json, json_rows, read_recording
+from nopf.recording import DataError, Named, format_csv, format_json, json_rows, read_recording
 
 MODEL = """
 import jax.numpy as jnp, nopf
@@ -95,7 +95,7 @@ def test_parquet(model, tmp_path):
         read_recording(file, model)
     file.write_bytes(whole)
     with pytest.raises(DataError, match=r"row 1, column note: expected a number, got 'a'"):
-        read_recording(file, model, observations=["gps", "note"])
+        read_recording(file, model, Named(observations=["gps", "note"]))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from nopf.proposals import NeuralProposal
 from nopf.recipe import Recipe
 from nopf.recording import (
     DataError,
+    Named,
     Recording,
     estimate_names,
     estimate_rows,
@@ -77,20 +78,13 @@ ObservationColumns = Annotated[
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, the same numbers.")]
 
 
-class ColumnChoice(NamedTuple):
-    """Columns as they were named on the command line."""
-
-    time: str | None
-    controls: str | None
-    observations: str | None
-
-    def lists(self) -> tuple[str | None, list[str] | None, list[str] | None]:
-        """The same, with commas taken apart."""
-        both = [
-            None if names is None else [name.strip() for name in names.split(",")]
-            for names in (self.controls, self.observations)
-        ]
-        return self.time, both[0], both[1]
+def _named(time: str | None, controls: str | None, observations: str | None) -> Named:
+    """Columns from the command line, with commas taken apart."""
+    both = [
+        None if names is None else [name.strip() for name in names.split(",")]
+        for names in (controls, observations)
+    ]
+    return Named(time, *both)
 
 
 @app.command("train")
@@ -138,7 +132,7 @@ def train_command(
         if horizon is not None:
             raise typer.BadParameter("the recording says how long", param_hint="--horizon")
         data = imitation(
-            model, _read(recording, model, ColumnChoice(time_column, controls, observations))
+            model, _read(recording, model, _named(time_column, controls, observations))
         )
     if data["horizon"] is None:
         raise typer.BadParameter(
@@ -344,15 +338,10 @@ def report_command(
         raise typer.BadParameter(
             f"{folder} holds no results; make some with: nopf bench range-only --out {folder}"
         )
-    try:
-        from nopf.report.drawing import draw_all
-        from nopf.report.page import page
-    except ImportError:
-        print(
-            "nopf: the report needs matplotlib and Plotly: python -m pip install 'nopf[plots]'",
-            file=sys.stderr,
-        )
-        raise typer.Exit(1) from None
+    _figures()
+    from nopf.report.drawing import draw_all
+    from nopf.report.page import page
+
     try:
         results = Results(folder)
     except ResultsError as error:
@@ -548,7 +537,7 @@ def filter_command(
     _known("--filter", [short], (*FILTERS, "nopf"))
     loaded = _load(target)
     model = loaded.model
-    columns = ColumnChoice(time_column, controls, observations)
+    columns = _named(time_column, controls, observations)
     if proposal is not None and short != "nopf":
         raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
     given = None
@@ -641,10 +630,10 @@ def filter_command(
 
 
 def _filter_stream(
-    flt: Filter, columns: ColumnChoice, seed: int, form: str | None, say: Callable[[str], None]
+    flt: Filter, columns: Named, seed: int, form: str | None, say: Callable[[str], None]
 ) -> None:
     try:
-        rows, incoming = live_rows("standard input", sys.stdin, flt.model, *columns.lists())
+        rows, incoming = live_rows("standard input", sys.stdin, flt.model, columns)
         names = estimate_names(flt.model.state_names, flt.quantiles)
         outgoing = form or incoming
         if outgoing == "csv":
@@ -659,12 +648,9 @@ def _filter_stream(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _read(file: Path, model: StateSpaceModel, columns: ColumnChoice) -> Recording:
-    time_column, controls, observations = columns.lists()
+def _read(file: Path, model: StateSpaceModel, columns: Named) -> Recording:
     try:
-        return read_recording(
-            file, model, time=time_column, controls=controls, observations=observations
-        )
+        return read_recording(file, model, columns)
     except DataError as error:
         raise typer.BadParameter(str(error), param_hint="--data") from None
 
@@ -682,7 +668,10 @@ def _plottable(plot: Path | None, allowed: tuple[str, ...]) -> None:
 
 
 def _figures() -> Any:
+    """The module that draws, if what it needs is installed."""
     try:
+        import plotly  # noqa: F401
+
         from nopf.report import figures
     except ImportError:
         print(

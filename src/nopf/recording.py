@@ -36,6 +36,17 @@ class Columns(NamedTuple):
     observations: tuple[str, ...]
 
 
+class Named(NamedTuple):
+    """Columns as a user named them; None for those that go by the model's names."""
+
+    time: str | None = None
+    controls: Sequence[str] | None = None
+    observations: Sequence[str] | None = None
+
+
+BY_MODEL = Named()
+
+
 class Recording(NamedTuple):
     """What was measured.
 
@@ -59,22 +70,17 @@ class Row(NamedTuple):
 
 
 def choose_columns(
-    where: str,
-    found: Sequence[str],
-    model: StateSpaceModel,
-    time: str | None = None,
-    controls: Sequence[str] | None = None,
-    observations: Sequence[str] | None = None,
+    where: str, found: Sequence[str], model: StateSpaceModel, named: Named
 ) -> Columns:
-    """The columns that a model needs, by the model's names where none are given.
+    """The columns that a model needs.
 
     Args:
         where: the file, for messages.
         found: the columns that there are.
         model: the model.
-        time, controls, observations: column names.
+        named: those that the user named.
     """
-    wanted = tuple(model.observation_names if observations is None else observations)
+    wanted = _observations(model, named)
     width = model.observation_space.size
     if len(wanted) != width:
         raise DataError(
@@ -83,12 +89,13 @@ def choose_columns(
         )
     driven: tuple[str, ...] = ()
     if model.reads_control:
-        driven = tuple(model.control_names if controls is None else controls)
+        driven = tuple(model.control_names if named.controls is None else named.controls)
         if not driven:
             raise DataError(
                 f"{where}: this model reads step.control; name its columns with --controls, or "
                 "with control_names= in the model"
             )
+    time = named.time
     if time is None:
         free = [name for name in found if name not in (*driven, *wanted)]
         time = next((name for name in free if is_time(name)), None)
@@ -103,27 +110,25 @@ def choose_columns(
     return Columns(time, driven, wanted)
 
 
+def _observations(model: StateSpaceModel, named: Named) -> tuple[str, ...]:
+    return tuple(model.observation_names if named.observations is None else named.observations)
+
+
 def is_time(name: str) -> bool:
     """Whether a column is called as times are."""
     return name.lower() in TIME_NAMES
 
 
 def read_recording(
-    file: str | os.PathLike[str],
-    model: StateSpaceModel,
-    *,
-    time: str | None = None,
-    controls: Sequence[str] | None = None,
-    observations: Sequence[str] | None = None,
+    file: str | os.PathLike[str], model: StateSpaceModel, named: Named = BY_MODEL
 ) -> Recording:
     """Reads a recording: CSV (also with semicolons or tabs, also packed with gzip) or Parquet.
 
     Args:
         file: where it is.
         model: what it shall be filtered with.
-        time: name of the column of times; `time`, `t` or `timestamp` if there is one.
-        controls: names of the control columns; the model's `control_names` if left out.
-        observations: names of the observation columns; the model's `observation_names` if left out.
+        named: columns that do not go by the model's names. Times may be missing; they are in
+            `time`, `t` or `timestamp` if there is one.
 
     Raises:
         DataError: if a column is missing, or a cell is no number, or times go backwards.
@@ -134,13 +139,12 @@ def read_recording(
             magic = stream.read(4)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror})") from None
-    chosen = (time, controls, observations)
     if magic == b"PAR1":
-        return _gather(str(file), _parquet_rows(path, model, *chosen))
+        return _gather(str(file), _parquet_rows(path, model, named))
     opened: Any = gzip.open if magic[:2] == b"\x1f\x8b" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            return _gather(str(file), csv_rows(str(file), stream, model, *chosen))
+            return _gather(str(file), csv_rows(str(file), stream, model, named))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: the gzip file is damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
@@ -151,12 +155,7 @@ def read_recording(
 
 
 def csv_rows(
-    where: str,
-    lines: Iterable[str],
-    model: StateSpaceModel,
-    time: str | None = None,
-    controls: Sequence[str] | None = None,
-    observations: Sequence[str] | None = None,
+    where: str, lines: Iterable[str], model: StateSpaceModel, named: Named = BY_MODEL
 ) -> Iterator[Row]:
     """The rows of CSV text, one by one as lines come; the first line has the names."""
     source = iter(lines)
@@ -165,7 +164,7 @@ def csv_rows(
         raise DataError(f"{where}: empty; expected a line of column names, then one a measurement")
     delimiter = max(",;\t", key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
-    columns = choose_columns(where, names, model, time, controls, observations)
+    columns = choose_columns(where, names, model, named)
     reader = csv.reader(source, delimiter=delimiter)
     parser = _Parser(where, columns)
     try:
@@ -183,12 +182,7 @@ def csv_rows(
 
 
 def json_rows(
-    where: str,
-    lines: Iterable[str],
-    model: StateSpaceModel,
-    time: str | None = None,
-    controls: Sequence[str] | None = None,
-    observations: Sequence[str] | None = None,
+    where: str, lines: Iterable[str], model: StateSpaceModel, named: Named = BY_MODEL
 ) -> Iterator[Row]:
     """The rows of JSON lines, one by one as they come; what is null or left out is missing."""
     parser: _Parser | None = None
@@ -203,16 +197,14 @@ def json_rows(
             raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
         if parser is None:
             # Sensors take turns: what the first line does not have may come later.
-            wanted = model.observation_names if observations is None else observations
+            wanted = _observations(model, named)
             if not any(name in cells for name in wanted):
                 raise DataError(
                     f"{where}, row {number}: none of {', '.join(wanted)}; there are "
                     f"{', '.join(cells)}. Choose with --observations, or name them in the model"
                 )
             known = [*cells, *(name for name in wanted if name not in cells)]
-            parser = _Parser(
-                where, choose_columns(where, known, model, time, controls, observations)
-            )
+            parser = _Parser(where, choose_columns(where, known, model, named))
         if parser.columns.time is None and any(is_time(name) for name in cells):
             raise DataError(f"{where}, row {number}: a time, but the rows before had none")
         yield parser.parse(number, cells)
@@ -259,7 +251,7 @@ class _Parser:
         return value
 
 
-def _parquet_rows(path: Path, model: StateSpaceModel, *chosen: Any) -> Iterator[Row]:
+def _parquet_rows(path: Path, model: StateSpaceModel, named: Named) -> Iterator[Row]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -269,7 +261,7 @@ def _parquet_rows(path: Path, model: StateSpaceModel, *chosen: Any) -> Iterator[
         ) from None
     try:
         found = pyarrow.parquet.read_schema(path).names
-        columns = choose_columns(str(path), found, model, *chosen)
+        columns = choose_columns(str(path), found, model, named)
         names = [*([columns.time] if columns.time else []), *columns.controls]
         table = pyarrow.parquet.read_table(path, columns=[*names, *columns.observations])
     except (pyarrow.ArrowException, OSError) as error:
@@ -293,7 +285,9 @@ def _gather(where: str, rows: Iterator[Row]) -> Recording:
     )
 
 
-def live_rows(where: str, stream: IO[str], model: StateSpaceModel, *chosen: Any) -> tuple[Any, str]:
+def live_rows(
+    where: str, stream: IO[str], model: StateSpaceModel, named: Named
+) -> tuple[Iterator[Row], str]:
     """Rows of a stream as they come, and whether it is "csv" or "json" lines."""
     coming = iter(stream.readline, "")
     first = next((line for line in coming if line.strip()), "").removeprefix("\ufeff")
@@ -303,8 +297,8 @@ def live_rows(where: str, stream: IO[str], model: StateSpaceModel, *chosen: Any)
         yield from coming
 
     if first.lstrip().startswith("{"):
-        return json_rows(where, lines(), model, *chosen), "json"
-    return csv_rows(where, lines() if first else [], model, *chosen), "csv"
+        return json_rows(where, lines(), model, named), "json"
+    return csv_rows(where, lines() if first else [], model, named), "csv"
 
 
 def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
