@@ -1,5 +1,6 @@
 """Smoothing and forecasts against the exact smoother and against closed forms."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +100,9 @@ def test_two_observations_at_one_time():
     posterior = flt.run(ys, key=jax.random.key(1), times=[1, 2, 3, 3, 4, 5], keep="particles")
     drawn = posterior.smooth(key=jax.random.key(2), trajectories=100).trajectories
     np.testing.assert_array_equal(drawn[:, 2], drawn[:, 3])
+    exact = nopf.KalmanFilter(model).run(ys, times=[1, 2, 3, 3, 4, 5]).smooth()
+    np.testing.assert_allclose(exact.mean[2], exact.mean[3], atol=1e-5)
+    assert np.abs(exact.mean[1] - exact.mean[2]).max() > 1e-2
     assert len(np.unique(drawn[:, 2, 0])) > 5  # of 200, after two observations without a move
 
 
@@ -110,6 +114,12 @@ def test_smoothing_knows_angles():
     posterior = flt.run(path.observations, key=jax.random.key(0), keep="particles")
     smoothed = posterior.smooth(key=jax.random.key(1), trajectories=200)
     assert smoothed.trajectories.shape == (200, 15, 3)
+    turns = 2 * np.pi * (np.arange(15) % 2)[:, None]
+    turned = eqx.tree_at(
+        lambda p: p.particles, posterior, posterior.particles.at[..., 2].add(turns)
+    ).smooth(key=jax.random.key(1), trajectories=200)
+    again = model.space.difference(turned.trajectories, smoothed.trajectories)
+    assert np.mean(np.abs(np.asarray(again)).max(axis=(1, 2)) < 1e-3) > 0.9  # rounding moves few
     error = model.space.difference(smoothed.mean, path.states)
     assert np.abs(np.asarray(error) / np.asarray(smoothed.std)).max() < 5
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from nopf.filters.health import warnings_of
 from nopf.filters.smoothing import (
+    Kept,
     Smoothed,
     backward_simulation,
     fixed_lag,
@@ -210,13 +211,11 @@ class Posterior(eqx.Module):
             )
         assert self.log_weights is not None
         count, key = positive_integer(trajectories, "trajectories"), check_key(key)
+        kept = Kept(model, self.particles, self.log_weights, self.steps)
         if lag is None:
-            drawn = backward_simulation(
-                model, self.particles, self.log_weights, self.steps, key, count
-            )
+            drawn = backward_simulation(kept, key, count)
         else:
-            lag = min(positive_integer(lag, "lag"), len(self.times))
-            drawn = fixed_lag(model, self.particles, self.log_weights, self.steps, key, count, lag)
+            drawn = fixed_lag(kept, key, count, positive_integer(lag, "lag"))
         mean, cov, quantiles = summaries(model.space, drawn, levels)
         return self._smoothed(mean, cov, quantiles, drawn if lag is None else None)
 

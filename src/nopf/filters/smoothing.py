@@ -41,65 +41,51 @@ class Smoothed(eqx.Module):
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=-2, axis2=-1))
 
 
+class Kept(eqx.Module):
+    """The weighted particles of a series, and the model and the steps that they moved by."""
+
+    model: StateSpaceModel
+    particles: Float[Array, "t n d"]
+    log_weights: Float[Array, "t n"]
+    steps: Step
+
+
 @eqx.filter_jit
-def backward_simulation(
-    model: StateSpaceModel,
-    particles: Float[Array, "t n d"],
-    log_weights: Float[Array, "t n"],
-    steps: Step,
-    key: PRNGKeyArray,
-    count: int,
-) -> Float[Array, "m t d"]:
+def backward_simulation(kept: Kept, key: PRNGKeyArray, count: int) -> Float[Array, "m t d"]:
     """Draws of whole trajectories: the last state by its weight, then backwards, each by its weight
     times the density of the step that follows."""
-    horizon = particles.shape[0]
+    horizon = kept.particles.shape[0]
     last_key, key = jax.random.split(key)
-    last = particles[-1][indices_at(log_weights[-1], jax.random.uniform(last_key, (count,)))]
+    drawn = indices_at(kept.log_weights[-1], jax.random.uniform(last_key, (count,)))
+    last = kept.particles[-1][drawn]
 
     def back(following: Array, inputs: Any) -> Any:
         key, states, weights, step = inputs
-        here = _step_back(model, key, following, states, weights, step)
+        here = _step_back(kept.model, key, following, states, weights, step)
         return here, here
 
-    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], steps)
-    inputs = (jax.random.split(key, horizon)[1:], particles[:-1], log_weights[:-1], after)
+    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], kept.steps)
+    keys = jax.random.split(key, horizon)[1:]
+    inputs = (keys, kept.particles[:-1], kept.log_weights[:-1], after)
     _, earlier = jax.lax.scan(back, last, inputs, reverse=True)
     return jnp.swapaxes(jnp.concatenate([earlier, last[None]]), 0, 1)
 
 
 @eqx.filter_jit
-def fixed_lag(
-    model: StateSpaceModel,
-    particles: Float[Array, "t n d"],
-    log_weights: Float[Array, "t n"],
-    steps: Step,
-    key: PRNGKeyArray,
-    count: int,
-    lag: int,
-) -> Float[Array, "m t d"]:
+def fixed_lag(kept: Kept, key: PRNGKeyArray, count: int, lag: int) -> Float[Array, "m t d"]:
     """Draws of each state given the observations of at most `lag` steps after it; each on its own,
     so that they do not join to trajectories."""
-    horizon = particles.shape[0]
-    at = jax.tree.map(jnp.asarray, steps)
+    horizon = kept.particles.shape[0]
+    width = min(lag + 1, horizon)
 
     def one(inputs: Any) -> Array:
         time, key = inputs
-        end = jnp.minimum(time + lag, horizon - 1)
-        first_key, key = jax.random.split(key)
-        states = particles[end][
-            indices_at(log_weights[end], jax.random.uniform(first_key, (count,)))
-        ]
-
-        def back(j: Array, following: Array) -> Array:
-            before = jnp.maximum(end - 1 - j, 0)
-            step = jax.tree.map(lambda leaf: leaf[before + 1], at)
-            here = _step_back(
-                model, jax.random.fold_in(key, j), following, particles[before],
-                log_weights[before], step,
-            )  # fmt: skip
-            return jnp.where(end - 1 - j >= time, here, following)
-
-        return jax.lax.fori_loop(0, lag, back, states)
+        start = jnp.minimum(time, horizon - width)
+        window = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf), start, width),
+            (kept.particles, kept.log_weights, kept.steps),
+        )
+        return backward_simulation(Kept(kept.model, *window), key, count)[:, time - start]
 
     keys = jax.random.split(key, horizon)
     return jnp.swapaxes(jax.lax.map(one, (jnp.arange(horizon), keys)), 0, 1)
