@@ -28,6 +28,20 @@ def test_draws_follow_the_density(tails):
 
 
 @pytest.mark.parametrize("tails", TAILS)
+def test_simulated_observations_have_the_tails(tails):
+    """Those beyond four standard deviations, of 20 000; five standard errors: false alarm 6e-7."""
+    model = models.linear(robust=tails)
+    path = nopf.simulate(model, 10_000, jax.random.key(0))
+    seen = jax.vmap(lambda x: model.predict_observation(x, STEP))(path.states)
+    beyond = np.abs(np.asarray(path.observations - seen)) > 4 * np.array([0.7, 0.5])
+    grid = np.linspace(4, 2000, 400_000)
+    density = np.exp(np.asarray(tails.log_prob(jnp.asarray(grid)), np.float64))
+    expected = 2 * scipy.integrate.trapezoid(density, grid)
+    assert abs(beyond.mean() - expected) < 5 * np.sqrt(expected / 20_000)
+    assert expected > 0.02  # the normal distribution has 6e-5
+
+
+@pytest.mark.parametrize("tails", TAILS)
 def test_trust_falls_with_distance(tails):
     near, far = np.asarray(tails.trust(jnp.array([0.0, 50.0])))
     assert 0.95 < near <= 4 / 3 + 1e-6

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.filters.health import Signs
 from tests import models
 
 SLOW = pytest.mark.slow
@@ -117,6 +118,27 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
     # Within ten steps as good as without the outlier, give or take twice the usual error.
     assert error[39:].mean() < usual[39:].mean() + 2 * np.sqrt((usual**2).mean())
     assert error[39] < 6 * np.asarray(clean.std)[39, :2].max()
+
+
+def signs(**changes):
+    return Signs(
+        **{"collapsed": False, "p_value": 0.5, "nominal_p_value": 0.5, "drift": 0.0} | changes
+    )
+
+
+def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
+    monitor = nopf.Monitor()
+    assert [monitor.look(signs(ess=500.0), t, float(t)) for t in range(1, 21)] == [[]] * 20
+    (lost,) = monitor.look(signs(ess=500.0, drift=5.0), 21, 2.1)
+    assert lost.startswith("step 21 (time 2.1): the model does not explain this data")
+    assert monitor.look(signs(ess=500.0, drift=6.0), 22, 2.2) == []
+    assert monitor.look(signs(ess=500.0), 23, 2.3) == []
+    assert "noise is probably too large" in monitor.look(signs(ess=500.0, drift=-5.0), 24, 2.4)[0]
+    poor = nopf.Monitor()
+    said = [poor.look(signs(ess=3.0, drift=9.0), t, float(t)) for t in range(1, 41)]
+    words = [message for messages in said[15:] for message in messages]
+    assert all("does not explain" not in message for message in words)
+    assert sum("the proposal is poor" in message for messages in said for message in messages) == 1
 
 
 def test_collapse_is_reported():

@@ -5,8 +5,32 @@ import numpy as np
 import pytest
 
 import nopf
+from nopf.training.adaptation import _tuples
 from tests import models
 from tests.proposals.test_neural import scrambled
+
+
+def test_tuples_pair_particles_with_the_observation_that_came_next():
+    """Hardly any noise, and a motion that differs from step to step: a shift by one would show."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x + step.index**2 + step.control,
+        process_noise=[1e-3],
+        observation=lambda x, step: x + 10 * step.time,
+        observation_noise=[1e-2],
+    )
+    times, controls = 0.5 * np.arange(1, 12), np.arange(11.0)[:, None]
+    ys = nopf.simulate(model, 11, jax.random.key(0), times=times, controls=controls).observations
+    seen = nopf.ParticleFilter(model, None, 500).run(
+        ys, key=jax.random.key(1), times=times, controls=controls, keep="particles"
+    )
+    training, held_out = _tuples(seen, jax.random.key(2))
+    indices = [np.unique(part.steps.index).tolist() for part in (training, held_out)]
+    assert indices == [[2, 3, 4, 5, 7, 8, 9, 10], [6, 11]]
+    for ancestors, observations, steps in (training, held_out):
+        index = np.asarray(steps.index)
+        moved = ancestors[:, 0] + index**2 + controls[index - 1, 0]
+        np.testing.assert_allclose(observations[:, 0], moved + 10 * times[index - 1], atol=0.1)
 
 
 @pytest.mark.slow
