@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo reproduce test test-all lint types format clean
+.PHONY: setup demo docs reproduce test test-all lint types format clean
 
 setup: $(READY)
 
@@ -21,6 +21,16 @@ demo: $(READY)
 	$(BIN)/nopf bench range-only --filters enkf,bpf,nopf --seeds 3 --out demo/range-only
 	$(BIN)/nopf report demo/range-only
 	@echo "Try next: $(BIN)/nopf bench sensor-bias --seeds 3 --against-paper, or your own model: README.md"
+
+# The documentation as a site. A link or a heading that is not there, or a docstring that does not fit
+# its function, is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html"
+
+$(VENV)/.docs: $(READY) requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
 
 # The paper's four tables and all figures. Takes hours: two filters draw many samples a particle, and
 # the published recipe trains for long. Stop it at any time; it goes on where it was.
@@ -40,12 +50,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Compiling takes most of the time of a test run, so XLA does with less optimisation here; test-all
+# compiles as users do.
 test: lint types
-	$(BIN)/python -m pytest
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest
 
 test-all: lint types
 	$(BIN)/python -m pytest -m ''
 
 clean:
-	rm -rf $(VENV) demo results .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) demo results site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

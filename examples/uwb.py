@@ -49,8 +49,10 @@ def filters(model: nopf.StateSpaceModel, drive: Drive) -> dict[str, Callable[[in
     }
 
 
-def error(flt: nopf.Filter, drive: Drive, seed: int) -> tuple[float, float | None]:
-    """Root mean square of the position error over the drive, in metres, and the mean ESS."""
+def error(
+    flt: nopf.Filter, drive: Drive, seed: int, after: float = 0.0
+) -> tuple[float, float | None]:
+    """Root mean square of the position error in metres, from `after` seconds on, and mean ESS."""
     posterior = flt.run(
         drive.ranges,
         key=jax.random.key(seed),
@@ -58,7 +60,7 @@ def error(flt: nopf.Filter, drive: Drive, seed: int) -> tuple[float, float | Non
         controls=drive.controls,
         start=drive.times[0] - flt.model.dt,
     )
-    apart = np.asarray(posterior.mean)[:, :2] - drive.truth
+    apart = (np.asarray(posterior.mean)[:, :2] - drive.truth)[drive.times - drive.times[0] >= after]
     ess = None if posterior.ess is None else float(posterior.ess.mean())
     return float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))), ess
 
@@ -71,6 +73,7 @@ def main(
     parser.add_argument("folder", type=Path, help="where the recording is")
     parser.add_argument("--particles", default="100,1000,10000", help="with commas")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--after", type=float, default=0.0, help="seconds that do not count")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not (given.folder / needed).is_file():
@@ -80,7 +83,7 @@ def main(
     for name, make in filters(model, drive).items():
         for particles in map(int, given.particles.split(",")):
             flt = make(particles)
-            found = [error(flt, drive, seed) for seed in range(given.seeds)]
+            found = [error(flt, drive, seed, given.after) for seed in range(given.seeds)]
             errors = [rmse for rmse, _ in found]
             counts = [ess for _, ess in found if ess is not None]
             mean, worst = float(np.mean(errors)), max(errors)

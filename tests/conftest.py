@@ -1,4 +1,23 @@
-"""Every test runs with shapes checked at run time and silent broadcasting forbidden."""
+"""Every test runs with shapes checked at run time and silent broadcasting forbidden.
+
+Most of the time of a test run is compiling, and much of what is compiled has been before: by
+another test, by the other process of pytest-xdist, by a command that a test has started. So they
+share what is compiled, in a folder that lasts as long as the run.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # Processes started from here inherit it.
+    folder = tempfile.mkdtemp(prefix="nopf-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 from jaxtyping import install_import_hook
 

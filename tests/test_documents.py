@@ -23,20 +23,69 @@ def run(*command, cwd=ROOT, **environment):
     )
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        pytest.param("docs/training.md", marks=pytest.mark.slow),
-        pytest.param("docs/data.md", marks=pytest.mark.slow),
-    ],
-)
+def blocks(document):
+    """Language and text of each fenced block that is meant to be run."""
+    text = (ROOT / document).read_text()
+    return re.findall(r"^```(python|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+DOCUMENTS = [
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if blocks(path)
+]
+# One process for the Python of a page: what is compiled for one block serves the next.
+RUN_BLOCKS = """
+import json, sys
+for number, block in enumerate(json.load(sys.stdin), 1):
+    exec(compile(block, f"Python block {number}", "exec"), {})
+"""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_code_in_documents_runs(document, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        done = run("-W", "error", "-c", block, cwd=tmp_path)
+    found = blocks(document)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, how in {"python": "", "nopf": " -c 'import nopf.cli; nopf.cli.main()'"}.items():
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable}{how} "$@"\n')
+        (commands / name).chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "NOPF_CACHE": str(tmp_path / "cache"),
+    }
+    here = tmp_path / "here"
+    here.mkdir()
+    python = json.dumps([text for language, text in found if language == "python"])
+    jobs = [([sys.executable, "-W", "error", "-c", RUN_BLOCKS], python)]
+    jobs += [(["bash", "-euo", "pipefail", "-c", text], "") for kind, text in found if kind == "sh"]
+    for command, given in jobs:
+        done = subprocess.run(
+            command,
+            input=given,
+            cwd=here,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
+
+
+def test_several_sensors():
+    """What the documentation says the example prints, up to rounding on another machine."""
+    done = run("examples/several_sensors.py")
+    assert done.returncode == 0, done.stderr
+    written = (ROOT / "docs/figures/several_sensors.txt").read_text().splitlines()
+    printed = done.stdout.splitlines()
+    assert printed[0] == written[0]
+    assert len(printed) == len(written) == 5
+    errors = []
+    for line, expected in zip(printed[1:], written[1:], strict=True):
+        assert line.split()[:-2] == expected.split()[:-2]
+        errors.append(float(line.split()[-2]))
+        assert abs(errors[-1] - float(expected.split()[-2])) < 0.05
+    assert errors[0] == min(errors)
 
 
 @pytest.mark.slow

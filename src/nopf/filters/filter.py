@@ -155,9 +155,11 @@ class Filter(eqx.Module):
     ) -> Posterior:
         """Goes on from where an earlier series ended, with a whole series more.
 
+        The other arguments are as in `run`.
+
         Args:
             state: `posterior.state`, or from `step`.
-            ys, times, controls, keep: as in `run`.
+            ys: `(T, m)` observations, NaN where missing.
         """
         if np.ndim(state.surprise.total):
             raise ValueError("state: expected that of one series, not that of run_batch")
@@ -183,9 +185,10 @@ class Filter(eqx.Module):
 
         Series b gets the b-th of `jax.random.split(key, B)`, and comes out as `run` would give it.
 
+        The other arguments are as in `run`; times and controls hold for all series.
+
         Args:
             ys: `(B, T, m)` observations.
-            key, times, controls, start, keep: as in `run`; times and controls hold for all series.
         """
         series = self._observations(ys, "series", "time")
         steps = self._steps(series, times, controls, start, keep)

@@ -8,19 +8,31 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from nopf.filters import Posterior
-from nopf.report.figures import COLOURS
+from nopf.report.figures import COLOURS, bands
+from nopf.report.page import asset
 
 COLOUR = COLOURS["nopf"]
+# The plot takes on the page's colours, light or dark, and changes with them.
+INK = """
+const paint = () => {
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const plot = document.querySelector(".js-plotly-plot");
+  const change = { "font.color": css("--ink") };
+  for (const axis of Object.keys(plot.layout).filter((key) => /^[xy]axis/.test(key))) {
+    change[axis + ".gridcolor"] = change[axis + ".zerolinecolor"] = css("--line");
+  }
+  Plotly.relayout(plot, change);
+};
+paint();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+"""
 
 
 def estimates_page(posterior: Posterior) -> str:
     """States over time with 90 % intervals, how many particles count, and every warning."""
     names, levels = posterior.state_names, posterior.quantile_levels
-    low, high = levels.index(min(levels)), levels.index(max(levels))
-    time, mean, quantiles = (
-        np.asarray(part, np.float64)
-        for part in (posterior.times, posterior.mean, posterior.quantiles)
-    )
+    time = np.asarray(posterior.times, np.float64)
+    mean, low, high = bands(posterior)
     signs = {"ESS": posterior.ess, "p-value": posterior.p_value, "drift": posterior.drift}
     signs = {name: values for name, values in signs.items() if values is not None}
     titles = [*names, *signs]
@@ -28,13 +40,18 @@ def estimates_page(posterior: Posterior) -> str:
         rows=len(titles), shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.04
     )
     for row, i in enumerate(range(len(names)), 1):
-        edges = np.concatenate([quantiles[:, high, i], quantiles[::-1, low, i]])
+        edges = np.concatenate([high[:, i], low[::-1, i]])
         _add(figure, row, np.concatenate([time, time[::-1]]), edges, fill="toself", line_width=0)
         _add(figure, row, time, mean[:, i], line_color=COLOUR)
     for row, values in enumerate(signs.values(), len(names) + 1):
         _add(figure, row, time, np.asarray(values, np.float64), line_color="#777777")
+    nothing = "rgba(0,0,0,0)"
     figure.update_layout(
-        height=190 * len(titles) + 80, showlegend=False, margin={"l": 60, "r": 20, "t": 40, "b": 40}
+        height=190 * len(titles) + 80,
+        showlegend=False,
+        margin={"l": 60, "r": 20, "t": 40, "b": 40},
+        paper_bgcolor=nothing,
+        plot_bgcolor=nothing,
     )
     figure.update_xaxes(title_text="time", row=len(titles))
     plot = figure.to_html(full_html=False, include_plotlyjs=True)
@@ -43,6 +60,7 @@ def estimates_page(posterior: Posterior) -> str:
     summary = f"{len(time)} steps, log-evidence {float(posterior.log_evidence):.2f}"
     if posterior.ess is not None:
         summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
+    angles = " Angles go on beyond ±π." if posterior.source.filter.model.space.angles else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -50,14 +68,14 @@ def estimates_page(posterior: Posterior) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>nopf: estimates</title>
 <link rel="icon" href="data:,">
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 70rem;
-padding: 0 1rem; background: white; color: #1b1f24; }}</style>
+<style>{asset("page.css")}</style>
 </head>
 <body>
 <h1>Estimates</h1>
-<p>{summary}. Lines are means, bands hold {100 * (max(levels) - min(levels)):.0f} %.</p>
+<p>{summary}. Lines are means, bands hold {100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
 {warnings}
 {plot}
+<script>{INK}</script>
 </body>
 </html>
 """

@@ -70,11 +70,27 @@ def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:
     return figure
 
 
+def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, lowest and highest quantiles, `(T, d)` each, to draw: angles go on beyond ±π."""
+    levels = posterior.quantile_levels
+    space = posterior.source.filter.model.space
+    mean, quantiles = (
+        np.asarray(part, np.float64) for part in (posterior.mean, posterior.quantiles)
+    )
+    low, high = (quantiles[:, levels.index(pick(levels))] for pick in (min, max))
+    angles = list(space.angles)
+    whole = np.unwrap(mean[:, angles], axis=0)
+    for edge in (low, high):
+        apart = edge[:, angles] - mean[:, angles]
+        edge[:, angles] = whole + apart - 2 * np.pi * np.round(apart / (2 * np.pi))
+    mean[:, angles] = whole
+    return mean, low, high
+
+
 def estimate_figure(posterior: Posterior) -> Figure:
     """Estimated states over time with 90 % intervals, how many particles count, and the drift."""
-    names, levels = posterior.state_names, posterior.quantile_levels
-    low, high = levels.index(min(levels)), levels.index(max(levels))
-    mean, quantiles = np.asarray(posterior.mean), np.asarray(posterior.quantiles)
+    names = posterior.state_names
+    mean, low, high = bands(posterior)
     signs = [("drift", posterior.drift)]
     if posterior.ess is not None:
         signs.insert(0, ("ESS", posterior.ess))
@@ -82,9 +98,7 @@ def estimate_figure(posterior: Posterior) -> Figure:
     figure, panels = _panels(count, 1, 8, 1.7 * count + 0.6, sharex=True)
     colour, time = COLOURS["nopf"], posterior.times
     for i, (name, panel) in enumerate(zip(names, panels[:, 0], strict=False)):
-        panel.fill_between(
-            time, quantiles[:, low, i], quantiles[:, high, i], color=colour, alpha=0.2, lw=0
-        )
+        panel.fill_between(time, low[:, i], high[:, i], color=colour, alpha=0.2, lw=0)
         panel.plot(time, mean[:, i], color=colour, lw=1.4)
         panel.set_ylabel(name)
     for (name, values), panel in zip(signs, panels[len(names) :, 0], strict=True):
@@ -96,10 +110,11 @@ def estimate_figure(posterior: Posterior) -> Figure:
 
 def trajectory_figure(model: StateSpaceModel, paths: Trajectories) -> Figure:
     """A few simulated trajectories: each state, and each observation, over time."""
-    columns = [
-        (model.state_names, np.asarray(paths.states)),
-        (model.observation_names, np.asarray(paths.observations)),
-    ]
+    states, seen = np.array(paths.states), np.array(paths.observations)
+    for values, space in ((states, model.space), (seen, model.observation_space)):
+        angles = list(space.angles)
+        values[..., angles] = np.unwrap(values[..., angles], axis=1)
+    columns = [(model.state_names, states), (model.observation_names, seen)]
     rows = max(len(names) for names, _ in columns)
     figure, panels = _panels(rows, 2, 9, 1.7 * rows + 0.6, sharex=True)
     for c, (names, values) in enumerate(columns):

@@ -51,7 +51,7 @@ def page(results: Results) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>nopf: benchmark results</title>
 <link rel="icon" href="data:,">
-<style>{_asset("page.css")}</style>
+<style>{asset("page.css")}</style>
 </head>
 <body>
 <header>
@@ -67,7 +67,7 @@ sort.</p>
 {_how(results, data)}
 <script type="application/json" id="data">{content}</script>
 <script>{get_plotlyjs()}</script>
-<script>{_asset("page.js")}</script>
+<script>{asset("page.js")}</script>
 </body>
 </html>
 """
@@ -284,5 +284,6 @@ def _short(values: np.ndarray) -> list[float]:
     return [float(f"{value:.4g}") for value in np.asarray(values).tolist()]
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that pages hold within themselves."""
     return importlib.resources.files("nopf.report").joinpath(name).read_text()
