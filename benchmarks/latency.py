@@ -1,12 +1,13 @@
 """A filter live: time of one step, and memory over a long stream.
 
-    python benchmarks/latency.py                    median and 99th percentile on range-bearing
+python benchmarks/latency.py                    median and 99th percentile on range-bearing
 python benchmarks/latency.py --stream 100000    so many observations through `nopf filter -`
 """
 
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,27 +40,38 @@ def latencies(particles: int, steps: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def stream(count: int, every: int) -> None:
-    """Resident memory of `nopf filter -` after every so many observations."""
-    command = [sys.executable, "-c", CODE, "filter", "sensor-bias", "-", "--filter", "bpf"]
-    ys = np.asarray(BENCHMARKS["sensor-bias"].simulate(0).observations)
+    """Resident memory of `nopf filter -` as observations come; then the same as a recording."""
+    command = [sys.executable, "-c", CODE, "filter", "sensor-bias", "--filter", "bpf"]
+    command += ["--particles", "300"]
+    model = BENCHMARKS["sensor-bias"].model
+    ys = np.asarray(nopf.simulate(model, count, jax.random.key(0)).observations)
+    lines = ["{:.9g},{:.9g}\n".format(*y) for y in ys]
+    found = []
     with subprocess.Popen(
-        [*command, "--particles", "100"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("y0,y1\n")
         process.stdin.flush()
-        process.stdout.readline()
+        found.append(process.stdout.readline())
         started = time.perf_counter()
-        for t in range(1, count + 1):
-            process.stdin.write("{:.6g},{:.6g}\n".format(*ys[t % len(ys)]))
+        for t, line in enumerate(lines, 1):
+            process.stdin.write(line)
             process.stdin.flush()
-            assert process.stdout.readline()
+            found.append(process.stdout.readline())
+            assert found[-1]
             if t % every == 0:
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 resident = int(status.split("VmRSS:")[1].split()[0]) / 1024
                 pace = 1e3 * (time.perf_counter() - started) / t
                 print(f"{t:8} observations   {resident:8.1f} MB   {pace:.2f} ms each", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        recording, out = Path(folder, "run.csv"), Path(folder, "states.csv")
+        recording.write_text("y0,y1\n" + "".join(lines))
+        subprocess.run([*command, "--data", recording, "--out", out], check=True)
+        same = out.read_text() == "".join(found)
+    print("the same estimates as from a recording" if same else "NOT the same as from a recording")
 
 
 def main() -> None:

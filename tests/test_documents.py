@@ -42,7 +42,13 @@ for number, block in enumerate(json.load(sys.stdin), 1):
 """
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "docs/training.md" else ())
+        for name in DOCUMENTS
+    ],
+)
 def test_code_in_documents_runs(document, tmp_path):
     found = blocks(document)
     commands = tmp_path / "bin"

@@ -587,6 +587,8 @@ def filter_command(
             "standard output has the estimates; name a file", param_hint="--out"
         )
     recording = _read(Path(source), model, columns)
+    if recording.times is None:
+        say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
     flt = make(recording)
     try:
         posterior = filter_recording(flt, recording, seed)

@@ -129,16 +129,30 @@ def signs(**changes):
 def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
     monitor = nopf.Monitor()
     assert [monitor.look(signs(ess=500.0), t, float(t)) for t in range(1, 21)] == [[]] * 20
-    (lost,) = monitor.look(signs(ess=500.0, drift=5.0), 21, 2.1)
+    (lost,) = monitor.look(signs(ess=500.0, drift=6.0), 21, 2.1)
     assert lost.startswith("step 21 (time 2.1): the model does not explain this data")
-    assert monitor.look(signs(ess=500.0, drift=6.0), 22, 2.2) == []
+    assert monitor.look(signs(ess=500.0, drift=7.0), 22, 2.2) == []
+    # One that comes and goes around its bound is one trouble; well below, it is over.
+    assert monitor.look(signs(ess=500.0, drift=4.9), 23, 2.3) == []
+    assert monitor.look(signs(ess=500.0, drift=5.1), 23, 2.3) == []
     assert monitor.look(signs(ess=500.0), 23, 2.3) == []
-    assert "noise is probably too large" in monitor.look(signs(ess=500.0, drift=-5.0), 24, 2.4)[0]
+    assert "noise is probably too large" in monitor.look(signs(ess=500.0, drift=-6.0), 24, 2.4)[0]
+    # An observation that is far out is named once, and so is the next after a good one.
+    far = [
+        monitor.look(signs(ess=500.0, nominal_p_value=p), 25, 2.5) for p in (1e-9, 1e-9, 1, 1e-9)
+    ]
+    assert [len(messages) for messages in far] == [1, 0, 0, 1]
+    zero = [monitor.look(signs(ess=500.0, collapsed=c), 30, 3.0) for c in (True, True, False, True)]
+    assert [len(messages) for messages in zero] == [1, 0, 0, 1]
     poor = nopf.Monitor()
     said = [poor.look(signs(ess=3.0, drift=9.0), t, float(t)) for t in range(1, 41)]
     words = [message for messages in said[15:] for message in messages]
     assert all("does not explain" not in message for message in words)
     assert sum("the proposal is poor" in message for messages in said for message in messages) == 1
+    around = [poor.look(signs(ess=e), 41, 4.1) for e in [25.0, 35.0] * 40]
+    assert not any(around)
+    better = [poor.look(signs(ess=200.0, drift=d), 42, 4.2) for d in [0.0] * 40 + [9.0] * 5]
+    assert [len(messages) for messages in better if messages] == [1]
 
 
 def test_collapse_is_reported():

@@ -210,6 +210,7 @@ def test_shading_is_by_rank(results):
     assert figures.shade(table, "kf", "ess") == 0
 
 
+@pytest.mark.slow
 def test_snapshots_show_the_benchmark(results):
     case = BENCHMARKS["range-only"]
     traces = {

@@ -260,3 +260,26 @@ def test_linearised_base_needs_additive_noise():
     recipe = dataclasses.replace(SMALL, base="linearised")
     with pytest.raises(ValueError, match="needs additive observation noise"):
         nopf.train(HALF_LINE, 3, jax.random.key(0), recipe=recipe)
+
+
+@pytest.mark.slow
+def test_masks_keep_the_sample_size_on_range_bearing():
+    """A fifth of all entries is missing; the same proposal, with and without."""
+    case = BENCHMARKS["range-bearing"]
+    recipe = nopf.Recipe.fast(missing_rate=0.2)
+    proposal = nopf.train(case.model, case.horizon, jax.random.key(0), recipe=recipe)
+    flt = nopf.ParticleFilter(case.model, proposal, 2000)
+    found = []
+    for seed in range(3):
+        ys = np.asarray(case.simulate(seed).observations)
+        holes = np.random.default_rng(seed).random(ys.shape) < 0.2
+        found.append(
+            [
+                float(flt.run(data, key=jax.random.key(seed)).ess.mean())
+                for data in (ys, np.where(holes, np.nan, ys))
+            ]
+        )
+    whole, masked = np.mean(found, axis=0)
+    print(whole, masked)
+    assert whole > 0.5 * 2000
+    assert masked > 0.7 * whole

@@ -160,11 +160,12 @@ class Monitor:
 
     Args:
         p_value: an observation less probable than this is reported.
-        drift: so is a drift beyond this: 4 is exceeded in about one of 30 000 independent steps.
+        drift: so is a drift beyond this. It is about normal: a right model hardly ever exceeds 5,
+            but 4 once in some ten thousand steps, too often for a stream without end.
         ess: fewer particles that count than this, over about twenty steps, are too few.
     """
 
-    def __init__(self, p_value: float = 1e-6, drift: float = 4.0, ess: float = 30.0):
+    def __init__(self, p_value: float = 1e-6, drift: float = 5.0, ess: float = 30.0):
         self.p_value, self.drift, self.ess = p_value, drift, ess
         self._ess = self._weight = 0.0
         self._lasting: set[str] = set()
@@ -174,45 +175,50 @@ class Monitor:
         return list(self._look(info, index, time))
 
     def _look(self, info: Any, index: int, time: float) -> Iterator[str]:
-        where = f"step {index} (time {time:.15g})"
-        if info.collapsed:
+        where = f"step {index} (time {time:.12g})"
+        collapsed = bool(info.collapsed)
+        if self._begins("collapsed", collapsed):
             yield f"{where}: every weight was zero; the step counts as one without observation"
-        elif info.nominal_p_value < self.p_value:
+        if self._begins("far", not collapsed and bool(info.nominal_p_value < self.p_value)):
             expected = info.p_value >= self.p_value
             yield (
                 f"{where}: the observation is far from what the model predicts "
                 f"(p = {float(info.nominal_p_value):.1g}); "
                 + ("it counts as an outlier" if expected else "if outliers happen, use robust=")
             )
-        poor = False
         if info.ess is not None:
             self._ess = FORGET * self._ess + float(info.ess)
             self._weight = FORGET * self._weight + 1
             mean = self._ess / self._weight
             # Before that, a wide prior may be to blame.
             poor = self._weight > SETTLED and mean < self.ess
-            if self._begins("poor", poor):
+            if self._begins("poor", poor, mean > 2 * self.ess):
                 yield (
                     f"{where}: the proposal is poor: lately only {mean:.3g} particles count; use a "
                     "learned or linearised proposal, or more particles. Whether the model explains "
                     "the data cannot be said before"
                 )
-        # With too few particles the prediction itself is not to be trusted.
-        lost = not poor and bool(info.drift > self.drift)
-        if self._begins("lost", lost):
+        if "poor" in self._lasting:
+            return  # With too few particles the prediction itself is not to be trusted.
+        drift = float(info.drift)
+        if self._begins("lost", drift > self.drift, drift < self.drift / 2):
             yield (
                 f"{where}: the model does not explain this data: observations surprise it too "
-                f"often (drift {float(info.drift):.1f}); look at its noise, motion and biases"
+                f"often (drift {drift:.1f}); look at its noise, motion and biases"
             )
-        if self._begins("vague", not poor and bool(info.drift < -self.drift)):
+        if self._begins("vague", drift < -self.drift, drift > -self.drift / 2):
             yield (
                 f"{where}: observations are closer to the predictions than the model says (drift "
-                f"{float(info.drift):.1f}); its noise is probably too large"
+                f"{drift:.1f}); its noise is probably too large"
             )
 
-    def _begins(self, kind: str, present: bool) -> bool:
+    def _begins(self, kind: str, present: bool, over: bool | None = None) -> bool:
+        """Whether a trouble is new; it lasts until it is `over`, by default when not present."""
         new = present and kind not in self._lasting
-        (self._lasting.add if present else self._lasting.discard)(kind)
+        if present:
+            self._lasting.add(kind)
+        elif over is None or over:
+            self._lasting.discard(kind)
         return new
 
 
