@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv first, from pinned versions.
+# `make demo` and `make test` do everything. Every target sets up .venv first, from pinned versions.
 
 PYTHON ?= python3
 VENV := .venv

@@ -1,4 +1,4 @@
-"""What the project promises in writing: the README's code, the demonstration, the pins."""
+"""What the project promises in writing: the code of all documents, the pins."""
 
 import json
 import os

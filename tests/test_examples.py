@@ -44,7 +44,7 @@ def test_hanyang(monkeypatch):
     assert not np.isnan(drive.ranges).all(axis=1).any()
     error, flt = example(monkeypatch, "uwb").error, nopf.ParticleFilter(hanyang.model, None, 1000)
     found, _ = error(flt, drive, 0)
-    print(found)
+    assert found < 1.0  # five seeds gave 0.83 m on average, 0.86 at worst
 
 
 def test_a_folder_without_the_recording_is_named(monkeypatch, tmp_path, capsys):

@@ -234,6 +234,11 @@ def test_json_lines(model):
     (row,) = rows_of_json(model, good)
     np.testing.assert_array_equal(row.observation, [0.5, np.nan])
     assert row.time is None
+    # A sensor may be called as times are.
+    named = Named(observations=("t", "gps"))
+    (row,) = json_rows("stream", ['{"speed": 1, "t": 20.5}'], model, named)
+    np.testing.assert_array_equal(row.observation, [20.5, np.nan])
+    assert row.time is None
 
 
 def test_times_keep_all_their_digits():

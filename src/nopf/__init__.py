@@ -11,6 +11,7 @@ from nopf.filters import KalmanFilter as KalmanFilter
 from nopf.filters import Monitor as Monitor
 from nopf.filters import ParticleFilter as ParticleFilter
 from nopf.filters import Posterior as Posterior
+from nopf.filters import Smoothed as Smoothed
 from nopf.gaussian import Gaussian as Gaussian
 from nopf.gaussian import GaussianMixture as GaussianMixture
 from nopf.model import StateSpaceModel as StateSpaceModel

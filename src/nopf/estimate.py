@@ -91,18 +91,19 @@ def proposal_for(
         else:
             say("using the proposal that was trained for this model and data before")
             return proposal
+    kept = f"training a proposal on {settings['horizon']} simulated steps like yours; it is "
+    part: Path | None = file.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        say(f"{kept}kept for the next time")
     except OSError as error:
-        say(f"the cache {folder} cannot be written to ({error.strerror}); NOPF_CACHE names another")
-        return train(model, key=jax.random.key(seed), recipe=recipe, **settings)
-    say(
-        f"training a proposal on {settings['horizon']} simulated steps like yours; "
-        "it is kept for the next time"
-    )
-    part = file.with_suffix(".part")
+        part = None
+        say(
+            f"{kept}not kept, since the cache {folder} cannot be written to ({error.strerror}); "
+            "NOPF_CACHE names another"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error", TrainingInterrupted)
         try:
@@ -111,8 +112,9 @@ def proposal_for(
             )
         except TrainingInterrupted:  # Half a training is not kept as a whole one.
             raise KeyboardInterrupt from None
-    proposal.save(file)
-    part.unlink(missing_ok=True)
+    if part is not None:
+        proposal.save(file)
+        part.unlink(missing_ok=True)
     return proposal
 
 

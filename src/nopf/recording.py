@@ -80,7 +80,7 @@ def choose_columns(
         model: the model.
         named: those that the user named.
     """
-    wanted = _observations(model, named)
+    wanted = _observed(model, named)
     width = model.observation_space.size
     if len(wanted) != width:
         raise DataError(
@@ -110,7 +110,7 @@ def choose_columns(
     return Columns(time, driven, wanted)
 
 
-def _observations(model: StateSpaceModel, named: Named) -> tuple[str, ...]:
+def _observed(model: StateSpaceModel, named: Named) -> tuple[str, ...]:
     return tuple(model.observation_names if named.observations is None else named.observations)
 
 
@@ -197,7 +197,7 @@ def json_rows(
             raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
         if parser is None:
             # Sensors take turns: what the first line does not have may come later.
-            wanted = _observations(model, named)
+            wanted = _observed(model, named)
             if not any(name in cells for name in wanted):
                 raise DataError(
                     f"{where}, row {number}: none of {', '.join(wanted)}; there are "
@@ -205,7 +205,8 @@ def json_rows(
                 )
             known = [*cells, *(name for name in wanted if name not in cells)]
             parser = _Parser(where, choose_columns(where, known, model, named))
-        if parser.columns.time is None and any(is_time(name) for name in cells):
+        used = (*parser.columns.controls, *parser.columns.observations)
+        if parser.columns.time is None and any(is_time(n) and n not in used for n in cells):
             raise DataError(f"{where}, row {number}: a time, but the rows before had none")
         yield parser.parse(number, cells)
 

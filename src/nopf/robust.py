@@ -27,7 +27,7 @@ class Tails(eqx.Module):
 
     @abc.abstractmethod
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
-        """Share of its nominal precision that a coordinate this far away deserves, 0 to about 1."""
+        """Share of its nominal precision that a coordinate this far away deserves."""
 
 
 class Outliers(Tails):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nopf
+from nopf.benchmarks import BENCHMARKS
 from nopf.training import TrainingInterrupted, trainer
 from nopf.training.objective import batch_loss, simulate_tuples
 from tests import models
@@ -280,6 +281,5 @@ def test_masks_keep_the_sample_size_on_range_bearing():
             ]
         )
     whole, masked = np.mean(found, axis=0)
-    print(whole, masked)
     assert whole > 0.5 * 2000
     assert masked > 0.7 * whole

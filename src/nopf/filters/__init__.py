@@ -9,3 +9,4 @@ from nopf.filters.kalman import KalmanFilter as KalmanFilter
 from nopf.filters.particle import ParticleFilter as ParticleFilter
 from nopf.filters.posterior import Info as Info
 from nopf.filters.posterior import Posterior as Posterior
+from nopf.filters.smoothing import Smoothed as Smoothed

@@ -53,7 +53,7 @@ class Filter(eqx.Module):
     def _ensemble(self, belief: Any) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Weighted particles that stand for a belief, for `keep="particles"`."""
 
-    def exact_smoother(self) -> bool:
+    def _exact_smoother(self) -> bool:
         """Whether means and covariances are all that a smoother needs."""
         return False
 

@@ -58,7 +58,7 @@ class KalmanFilter(Filter):
     def _check_steps(self, steps: Step) -> None:
         _refuse(_why_not_linear(self.model, steps))
 
-    def exact_smoother(self) -> bool:
+    def _exact_smoother(self) -> bool:
         return True
 
     def _initial_belief(self, key: PRNGKeyArray | None) -> GaussianBelief:

@@ -83,7 +83,7 @@ class ParticleEngine(Filter):
         Args:
             seen: what this filter made of a recent part of the stream, with `keep="particles"`.
             key: random key.
-            steps: gradient steps.
+            steps: gradient steps; rounded up to a multiple of 50.
         """
         from nopf.training.adaptation import adapt, check_seen
 

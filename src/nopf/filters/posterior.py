@@ -38,7 +38,7 @@ class Info(NamedTuple):
         p_value: how probable an observation at least as far from the prediction is, if the model is
             right; NaN if nothing was observed.
         nominal_p_value: the same without the tails of a model's `robust=`: small for an outlier,
-            even if the model is prepared for it.
+            even if the model is prepared for it. An ensemble Kalman filter gives `p_value` twice.
         drift: standard normal if the model is right, and large if the observations of the last
             twenty steps or so have surprised it too often. It depends on the model and the data,
             the ESS on the proposal too: so they tell which of the two is at fault.
@@ -189,7 +189,8 @@ class Posterior(eqx.Module):
         """Estimates of each state given later observations too.
 
         After a `KalmanFilter` this is exact (Rauch, Tung and Striebel). After the others it is
-        backward simulation, which needs `keep="particles"`; its time goes with trajectories × N.
+        backward simulation, which needs `keep="particles"`; its time goes with trajectories × N,
+        and with a lag also with that.
 
         Args:
             key: random key; the exact smoother needs none.
@@ -198,7 +199,7 @@ class Posterior(eqx.Module):
         """
         self._one_series("smooth")
         model, levels = self.source.filter.model, self.quantile_levels
-        exact = self.source.filter.exact_smoother()
+        exact = self.source.filter._exact_smoother()
         if exact and lag is not None:
             raise ValueError("lag: the exact smoother of a KalmanFilter uses all observations")
         if exact:

@@ -48,7 +48,7 @@ class LinearisedProposal(Proposal):
         if reason is not None:
             raise ValueError(
                 f"proposal: LinearisedProposal needs additive observation noise, but {reason}; "
-                "use InnerSamplingProposal or NudgedProposal"
+                "learn a proposal with nopf.train, or use InnerSamplingProposal"
             )
 
     def propose(

@@ -29,7 +29,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 
 
 def estimates_page(posterior: Posterior) -> str:
-    """States over time with 90 % intervals, how many particles count, and every warning."""
+    """States over time with 90 % intervals, the signs of health, and every warning."""
     names, levels = posterior.state_names, posterior.quantile_levels
     time = np.asarray(posterior.times, np.float64)
     mean, low, high = bands(posterior)
@@ -39,10 +39,11 @@ def estimates_page(posterior: Posterior) -> str:
     figure = make_subplots(
         rows=len(titles), shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.04
     )
-    for row, i in enumerate(range(len(names)), 1):
+    around = np.concatenate([time, time[::-1]])
+    for i in range(len(names)):
         edges = np.concatenate([high[:, i], low[::-1, i]])
-        _add(figure, row, np.concatenate([time, time[::-1]]), edges, fill="toself", line_width=0)
-        _add(figure, row, time, mean[:, i], line_color=COLOUR)
+        _add(figure, i + 1, around, edges, fill="toself", line_width=0)
+        _add(figure, i + 1, time, mean[:, i], line_color=COLOUR)
     for row, values in enumerate(signs.values(), len(names) + 1):
         _add(figure, row, time, np.asarray(values, np.float64), line_color="#777777")
     nothing = "rgba(0,0,0,0)"
