@@ -129,7 +129,7 @@ def main() -> None:
     times, controls, ys = merge(logs, wheels)
     truth = path[np.searchsorted(wheels[:, 0], times), :2]
     counts = ", ".join(f"{sensor} {len(log)}" for sensor, log in logs.items())
-    print(f"{len(times)} rows of one to {ys.shape[1]} values: {counts}")
+    print(f"{len(times)} rows: {counts}")
     print(f"all sensors        {error(times, controls, ys, truth):.2f} m")
     for sensor, columns in SENSORS.items():
         without = ys.copy()

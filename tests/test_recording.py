@@ -1,7 +1,9 @@
 """Recordings: what is read, and what is refused with row and column."""
 
+import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -13,7 +15,18 @@ from typer.testing import CliRunner
 
 import nopf
 from nopf import cli
-from nopf.recording import DataError, Named, format_csv, format_json, json_rows, read_recording
+from nopf.estimate import oddities
+from nopf.recording import (
+    DataError,
+    Named,
+    Recording,
+    csv_header,
+    estimate_names,
+    format_csv,
+    format_json,
+    json_rows,
+    read_recording,
+)
 
 MODEL = """
 import jax.numpy as jnp, nopf
@@ -74,6 +87,43 @@ def test_csv(model, tmp_path, change):
     check(read_recording(packed, model))
 
 
+def test_a_row_with_nothing_observed_is_a_step(tmp_path):
+    model = nopf.benchmarks.BENCHMARKS["sensor-bias"].model
+    file = tmp_path / "run.csv"
+    file.write_text("\ny0,y1\n1,1\n,\n\n , \n1.3,1\n")
+    found = read_recording(file, model).observations
+    np.testing.assert_array_equal(found, [[1, 1], [np.nan] * 2, [np.nan] * 2, [1.3, 1]])
+
+
+def test_columns_that_do_not_fit_are_refused(model, tmp_path):
+    file = tmp_path / "run.csv"
+    file.write_text(GOOD)
+    for named, words in [
+        (Named(observations=["gps", "gps"]), "column 'gps' is used twice: time, speed, gps, gps"),
+        (Named(time="gps"), "column 'gps' is used twice"),
+        (
+            Named(controls=["speed", "time"]),
+            r"reads 1 controls \(speed\), but 2 columns",
+        ),
+    ]:
+        with pytest.raises(DataError, match=words):
+            read_recording(file, model, named)
+    with pytest.raises(ValueError, match=r"controls: the model names 1 \(speed\), but there are 2"):
+        nopf.simulate(model, 3, jax.random.key(0), controls=np.ones((3, 2)))
+
+
+def test_a_pipe_can_be_read(model, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(
+        ["sh", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write(GOOD)
+        writer.stdin.close()
+        check(read_recording(pipe, model))
+
+
 def test_parquet(model, tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is in the tables extra")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -110,6 +160,10 @@ def test_parquet(model, tmp_path):
         ("0.5,1.4", ",1.4", r"row 4, column speed: empty"),
         (",b", "", r"row 3: expected 5 cells, got 4"),
         ("10.5", "1718035203.35", r"but 11\.2 comes after 1718035203\.35 \(row 3\)"),
+        ("1.4", "1_4", r"row 4, column gps: expected a number, got '1_4'"),
+        ("1.4", "١", r"row 4, column gps: expected a number"),
+        ("1.4", "1e39", r"row 4, column gps: expected a finite number, got '1e39'"),
+        (",b", ',"5 in', r"row 3: not CSV .* quotes must be closed in their line"),
     ],
 )
 def test_bad_cells_are_named(model, tmp_path, old, new, words):
@@ -217,6 +271,62 @@ def test_a_live_stream_gives_the_same_as_a_recording(folder):
     assert len(bad.stdout.splitlines()) == 3  # what was right before is out
 
 
+def test_units_that_differ_are_noticed(model):
+    def said(unit=1.0, gps=(0.0, 0.1, 0.2, 0.3)):
+        times = unit * np.array([10.0, 10.5, 11.2, 11.7])
+        return oddities(model, Recording(np.stack([gps, np.zeros(4)], axis=1), times, None))
+
+    assert said() == []
+    assert said(1000.0)[0].startswith("rows are about 500 apart, and dt of the model is 0.5: do")
+    assert "observation_angles=('gps',)" in said(gps=[3.0, 3.1, -3.1, -3.0])[0]
+    angular = nopf.StateSpaceModel(
+        prior=model.prior,
+        transition=lambda x, step: x,
+        process_noise=[1.0, 1.0],
+        observation=model.observation,
+        observation_noise=[1.0, 1.0],
+        observation_names=("compass", "other"),
+        observation_angles=("compass",),
+    )
+    degrees = Recording(np.array([[350.0, 0], [355, 0], [2, 0]]), None, None)
+    assert oddities(angular, degrees) == ["compass is an angle, but goes to 355: radians?"]
+
+
+def test_names_with_commas_are_quoted():
+    names = estimate_names(("pos, m", 'say "v"'), (0.5,))
+    assert next(csv.reader([csv_header(names)])) == names
+
+
+def test_what_is_read_is_not_written_over(folder):
+    arguments = ("--filter", "bpf", "--data", folder / "run.csv")
+    model = f"{folder}/robot.py:model"
+    for command in (
+        ("filter", model, *arguments, "--out", folder / "run.csv"),
+        ("train", model, "--data", folder / "run.csv", "--out", folder / "run.csv"),
+        ("train", model, "--data", folder / "run.csv", "--out", folder / "robot.py"),
+    ):
+        done = invoke(*command)
+        assert done.exit_code == 2
+        assert "is read here; name another file" in done.output
+    for plot in (folder, folder / "no" / "x.svg"):
+        done = invoke("filter", model, *arguments, "--plot", plot)
+        assert done.exit_code == 2
+    assert (folder / "run.csv").read_text() == GOOD
+    assert (folder / "robot.py").read_text() == MODEL
+
+
+def test_model_files_that_end_or_fail(tmp_path):
+    for text, words in [
+        ("import sys\nsys.exit(0)", "line 2: SystemExit: 0"),
+        ("import helper", "helper.py, line 3"),
+    ]:
+        (tmp_path / "helper.py").write_text("\n\ndef (")
+        (tmp_path / "robot.py").write_text(text)
+        done = invoke("filter", f"{tmp_path}/robot.py:model", "--data", "x.csv")
+        assert done.exit_code == 2
+        assert words in done.output
+
+
 def rows_of_json(model, *objects):
     return list(json_rows("stream", [json.dumps(o) + "\n" for o in objects], model))
 
@@ -229,8 +339,9 @@ def test_json_lines(model):
         rows_of_json(model, good, good | {"time": 1.0})
     with pytest.raises(DataError, match="row 1, column gps: expected a number"):
         rows_of_json(model, good | {"gps": 10**400})
-    with pytest.raises(DataError, match="row 1: not JSON"):
-        list(json_rows("stream", ["{"], model))
+    for line in ("{", '{"gps":' + "[" * 100_000):
+        with pytest.raises(DataError, match="row 1: not JSON"):
+            list(json_rows("stream", [line], model))
     (row,) = rows_of_json(model, good)
     np.testing.assert_array_equal(row.observation, [0.5, np.nan])
     assert row.time is None

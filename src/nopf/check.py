@@ -97,7 +97,8 @@ def check(
         except FloatingPointError as error:
             problems.append(f"{name}: {error}")
         except ValueError as error:
-            findings.append(f"{name} does not apply: {error}")
+            reason = str(error).removeprefix("model: ").removeprefix("proposal: ")
+            findings.append(f"{name} does not apply: {reason}")
     return Report(findings, problems, particles, trials, advise(trials, particles)), paths
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -30,6 +31,7 @@ from nopf.estimate import (
     filter_recording,
     imitation,
     make_user_filter,
+    oddities,
     proposal_for,
 )
 from nopf.files import write_whole
@@ -41,6 +43,8 @@ from nopf.recording import (
     DataError,
     Named,
     Recording,
+    csv_header,
+    csv_table,
     estimate_names,
     estimate_rows,
     format_csv,
@@ -131,9 +135,11 @@ def train_command(
     if recording is not None:
         if horizon is not None:
             raise typer.BadParameter("the recording says how long", param_hint="--horizon")
-        data = imitation(
-            model, _read(recording, model, _named(time_column, controls, observations))
-        )
+        columns = _named(time_column, controls, observations)
+        try:
+            data = imitation(model, _read(recording, model, columns))
+        except DataError as error:
+            raise typer.BadParameter(f"{recording}: {error}", param_hint="--data") from None
     if data["horizon"] is None:
         raise typer.BadParameter(
             "needed for a model from a file, if there is no --data", param_hint="--horizon"
@@ -142,10 +148,7 @@ def train_command(
         data["controls"] = loaded.controls(data["horizon"])
     if recipe not in ("fast", "paper"):
         raise typer.BadParameter(f"expected fast or paper, got {recipe!r}", param_hint="--recipe")
-    if out.is_dir():
-        raise typer.BadParameter(f"{out} is a folder; name a file", param_hint="--out")
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"the folder {out.parent} does not exist", param_hint="--out")
+    _writable(out, "--out", target.rpartition(":")[0], recording)
     given = {"base": base, "steps": steps, "missing_rate": missing_rate}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
@@ -487,6 +490,8 @@ def _print_report(report: Report, horizon: int) -> None:
         trained = "–" if trial.training is None else f"{trial.training:.0f} s"
         print(f"{trial.name:7}{ess:>22}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}")
     print(f"\n{report.advice}")
+    if report.problems:
+        print(f"But first mend what is marked PROBLEM above ({len(report.problems)}).")
 
 
 @app.command("filter")
@@ -553,7 +558,11 @@ def filter_command(
     def make(recording: Recording | None) -> Filter:
         learned = given
         if short == "nopf" and learned is None:
-            learned = proposal_for(model, recording, seed, say)
+            try:
+                learned = proposal_for(model, recording, seed, say)
+            except DataError as error:
+                where = "" if source == "-" else f"{source}: "
+                raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
         try:
             return make_user_filter(model, short, particles, learned)
         except ValueError as error:
@@ -570,16 +579,12 @@ def filter_command(
         _filter_stream(make(None), columns, seed, form, say)
         return
     _plottable(plot, (".svg", ".png", ".pdf", ".html"))
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise typer.BadParameter(
-            f"{out}: expected a file in a folder that exists", param_hint="--out"
-        )
+    if out is not None:
+        _writable(out, "--out", source)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise typer.BadParameter(
             f"{out}: expected a name that ends in .csv or .parquet", param_hint="--out"
         )
-    if out is not None and not os.access(out.parent, os.W_OK):
-        raise typer.BadParameter(f"{out.parent}: cannot be written to", param_hint="--out")
     if form is not None:
         raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
     if as_json and out is None:
@@ -589,6 +594,8 @@ def filter_command(
     recording = _read(Path(source), model, columns)
     if recording.times is None:
         say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
+    for message in oddities(model, recording):
+        say(message)
     flt = make(recording)
     try:
         posterior = filter_recording(flt, recording, seed)
@@ -597,7 +604,7 @@ def filter_command(
     names = estimate_names(posterior.state_names, posterior.quantile_levels)
     rows = estimate_rows(np.asarray(posterior.times), posterior)
     if out is None:
-        print("\n".join([",".join(names), *(format_csv(row) for row in rows)]))
+        print(csv_table(names, rows), end="")
     else:
         write_estimates(out, names, rows)
     said = posterior.warnings()
@@ -634,12 +641,14 @@ def filter_command(
 def _filter_stream(
     flt: Filter, columns: Named, seed: int, form: str | None, say: Callable[[str], None]
 ) -> None:
+    if sys.stdin is None:
+        raise typer.BadParameter("standard input is closed", param_hint="-")
     try:
         rows, incoming = live_rows("standard input", sys.stdin, flt.model, columns)
         names = estimate_names(flt.model.state_names, flt.quantiles)
         outgoing = form or incoming
         if outgoing == "csv":
-            print(",".join(names), flush=True)
+            print(csv_header(names), flush=True)
         for values in filter_live(flt, rows, seed, say):
             line = format_csv(values) if outgoing == "csv" else format_json(names, values)
             print(line, flush=True)
@@ -664,9 +673,26 @@ def _plottable(plot: Path | None, allowed: tuple[str, ...]) -> None:
         raise typer.BadParameter(
             f"{plot}: expected a name that ends in {', '.join(allowed)}", param_hint="--plot"
         )
-    if not plot.parent.is_dir():
-        raise typer.BadParameter(f"the folder {plot.parent} does not exist", param_hint="--plot")
+    _writable(plot, "--plot")
     _figures()
+
+
+def _writable(file: Path, option: str, *read: str | Path | None) -> None:
+    """Refuses a file that cannot be written, or that is one of those that are read."""
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder; name a file", param_hint=option)
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"the folder {file.parent} does not exist", param_hint=option)
+    others = [Path(other) for other in read if other]
+    if file.exists() and any(other.exists() and file.samefile(other) for other in others):
+        raise typer.BadParameter(f"{file} is read here; name another file", param_hint=option)
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{file.parent}: cannot be written to ({error.strerror})", param_hint=option
+        ) from None
 
 
 def _figures() -> Any:
@@ -699,7 +725,12 @@ class Loaded(NamedTuple):
                 "this model reads step.control, and its file says nothing of typical ones: add a "
                 "function controls(steps) that returns an array, one row a step"
             )
-        return make(horizon)
+        try:
+            return make(horizon)
+        except Exception as error:
+            raise typer.BadParameter(
+                f"controls({horizon}) of the model's file: {type(error).__name__}: {error}"
+            ) from None
 
 
 def _load(target: str) -> Loaded:
@@ -721,9 +752,11 @@ def _load(target: str) -> Loaded:
     sys.path.insert(0, str(Path(path).parent))  # for what lies beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-        line = error.lineno if isinstance(error, SyntaxError) else frames and frames[-1].lineno
+        line = frames[-1].lineno if frames else None
+        if isinstance(error, SyntaxError) and error.filename == path:
+            line = error.lineno
         where = f"{path}, line {line}" if line else path
         raise typer.BadParameter(f"{where}: {type(error).__name__}: {error}") from None
     found = getattr(module, name, None)
@@ -741,7 +774,7 @@ def main() -> None:
     """Runs the command; turns what the library raises into one line and exit code 1."""
     try:
         app()
-    except (ValueError, TypeError, FloatingPointError, OSError, ClusterError) as error:
+    except (ValueError, TypeError, ArithmeticError, OSError, ClusterError) as error:
         print(f"nopf: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -97,7 +97,7 @@ def proposal_for(
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        say(f"{kept}kept for the next time")
+        say(f"{kept}kept for the next time (--filter bpf or lpf need none)")
     except OSError as error:
         part = None
         say(
@@ -141,6 +141,36 @@ def cache_folder() -> Path:
         return Path(os.environ["NOPF_CACHE"])
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "nopf"
+
+
+def oddities(model: StateSpaceModel, recording: Recording) -> list[str]:
+    """What looks as if the recording and the model did not mean the same."""
+    found = []
+    if recording.times is not None and len(recording.times) > 2:
+        gap = float(np.median(np.diff(recording.times)))
+        if gap and not 0.02 < gap / model.dt < 50:
+            found.append(
+                f"rows are about {gap:.3g} apart, and dt of the model is {model.dt:g}: do they "
+                "have the same unit?"
+            )
+    turn = 2 * np.pi
+    for k, (name, column) in enumerate(
+        zip(model.observation_names, recording.observations.T, strict=True)
+    ):
+        seen = column[~np.isnan(column)]
+        if len(seen) < 3:
+            continue
+        if k in model.observation_space.angles:
+            if np.abs(seen).max() > 3 * turn:
+                found.append(f"{name} is an angle, but goes to {np.abs(seen).max():.3g}: radians?")
+            continue
+        jumps = np.abs(np.diff(seen))
+        if np.any(np.abs(jumps - turn) < 0.05 * turn) and np.median(jumps) < 0.1 * turn:
+            found.append(
+                f"{name} jumps by about 2π between rows; if it is an angle, declare it with "
+                f"observation_angles=({name!r},)"
+            )
+    return found
 
 
 def filter_recording(flt: Filter, recording: Recording, seed: int) -> Posterior:

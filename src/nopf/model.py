@@ -78,7 +78,7 @@ class StateSpaceModel(eqx.Module):
         state_names: one name a coordinate; `x0, x1, …` if left out.
         state_angles: names or indices of the state's angles (radians). Densities take the nearest
             winding, so the noise of an angle should be well below π.
-        observation_angles: indices of the observation's angles (radians).
+        observation_angles: the same for the observation.
         observation_names: one name a coordinate, as the columns of recordings are called; `y0, y1,
             …` if left out.
         control_names: the same for `step.control`, for models that read it.
@@ -114,7 +114,7 @@ class StateSpaceModel(eqx.Module):
         robust: Tails | None = None,
         state_names: Sequence[str] | None = None,
         state_angles: Sequence[str | int] | str | int = (),
-        observation_angles: Sequence[int] | int = (),
+        observation_angles: Sequence[str | int] | str | int = (),
         observation_names: Sequence[str] | None = None,
         control_names: Sequence[str] = (),
         dt: float = 1.0,
@@ -152,7 +152,7 @@ class StateSpaceModel(eqx.Module):
 
         size = _state_size(prior)
         self.state_names = _names(state_names, size, "state_names", "x")
-        self.space = Space(size, _angles(state_angles, self.state_names))
+        self.space = Space(size, _angles("state_angles", state_angles, self.state_names))
         self.dt = finite_number(dt, "dt")
         if self.dt <= 0:
             raise ValueError(f"dt: expected a positive number, got {dt!r}")
@@ -171,8 +171,9 @@ class StateSpaceModel(eqx.Module):
         width = self._trial(self._observation_width)
         if width is None:
             width = _width_of(observation_noise)
-        self.observation_space = _observation_space(width, observation_angles)
         self.observation_names = _names(observation_names, width, "observation_names", "y")
+        angles = _angles("observation_angles", observation_angles, self.observation_names)
+        self.observation_space = Space(width, angles)
         self.control_names = _names(control_names, len(control_names), "control_names", "u")
         if not custom:
             self.observation_noise = _noise(observation_noise, width, "observation_noise")
@@ -292,7 +293,7 @@ class StateSpaceModel(eqx.Module):
             if control_size is None:
                 raise ValueError(
                     "controls: this model reads step.control, and no controls were given; "
-                    "pass controls=, one row an observation"
+                    "pass controls=, one row a step"
                 ) from error
             raise
 
@@ -451,8 +452,14 @@ def make_steps(
         control = as_float_array(controls, "controls")
         if control.ndim != 2 or control.shape[0] != horizon:
             raise ValueError(
-                f"controls: expected shape ({horizon}, u), one row an observation, "
-                f"got {control.shape}"
+                f"controls: expected shape ({horizon}, u), one row a step, got {control.shape}"
+            )
+        names = model.control_names
+        if names and control.shape[1] != len(names):
+            # An index that is too large would be clamped, silently.
+            raise ValueError(
+                f"controls: the model names {len(names)} ({', '.join(names)}), but there are "
+                f"{control.shape[1]} columns"
             )
     if first == 1 or (model.reads_control and control is None):
         model.check_control(None if control is None else control.shape[1])
@@ -557,20 +564,20 @@ def _names(names: Sequence[str] | None, size: int, argument: str, letter: str) -
     return names
 
 
-def _angles(angles: Sequence[str | int] | str | int, names: tuple[str, ...]) -> tuple[int, ...]:
+def _angles(
+    argument: str, angles: Sequence[str | int] | str | int, names: tuple[str, ...]
+) -> tuple[int, ...]:
     if isinstance(angles, str | int):
         angles = (angles,)
     indices = []
     for angle in angles:
         if isinstance(angle, str):
             if angle not in names:
-                raise ValueError(
-                    f"state_angles: there is no state {angle!r}; the states are {', '.join(names)}"
-                )
+                raise ValueError(f"{argument}: no name is {angle!r}; there are {', '.join(names)}")
             angle = names.index(angle)
         if not 0 <= angle < len(names):
             raise ValueError(
-                f"state_angles: expected indices from 0 to {len(names) - 1}, got {angle}"
+                f"{argument}: expected indices from 0 to {len(names) - 1}, got {angle}"
             )
         indices.append(int(angle))
     return tuple(indices)
@@ -584,10 +591,3 @@ def _width_of(noise: Any) -> int:
             "from a trial call; give observation_noise as a vector or a matrix"
         )
     return np.shape(noise)[0]
-
-
-def _observation_space(width: int, angles: Sequence[int] | int) -> Space:
-    try:
-        return Space(width, (angles,) if isinstance(angles, int) else angles)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"observation_angles: {error}") from None

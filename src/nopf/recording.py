@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from nopf.files import write_whole
 from nopf.model import StateSpaceModel
 
 TIME_NAMES = ("time", "t", "timestamp")
+PLAIN = re.compile(r"[\s0-9a-zA-Z.+-]*", re.ASCII)  # what numbers are written with
+LARGEST = 3e38  # what single precision holds
 
 
 class DataError(ValueError):
@@ -95,11 +98,20 @@ def choose_columns(
                 f"{where}: this model reads step.control; name its columns with --controls, or "
                 "with control_names= in the model"
             )
+        if model.control_names and len(driven) != len(model.control_names):
+            raise DataError(
+                f"{where}: the model reads {len(model.control_names)} controls "
+                f"({', '.join(model.control_names)}), but {len(driven)} columns were named: "
+                f"{', '.join(driven)}"
+            )
     time = named.time
     if time is None:
         free = [name for name in found if name not in (*driven, *wanted)]
         time = next((name for name in free if is_time(name)), None)
-    for name in [*([] if time is None else [time]), *driven, *wanted]:
+    chosen = [*([] if time is None else [time]), *driven, *wanted]
+    for name in chosen:
+        if chosen.count(name) > 1:
+            raise DataError(f"{where}: column {name!r} is used twice: {', '.join(chosen)}")
         if found.count(name) != 1:
             many = "no column" if name not in found else "several columns"
             raise DataError(
@@ -135,50 +147,53 @@ def read_recording(
     """
     path = Path(file)
     try:
+        # Opened once, and only peeked into: it may be a pipe.
         with path.open("rb") as stream:
-            magic = stream.read(4)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})") from None
-    if magic == b"PAR1":
-        return _gather(str(file), _parquet_rows(path, model, named))
-    opened: Any = gzip.open if magic[:2] == b"\x1f\x8b" else open
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
-            return _gather(str(file), csv_rows(str(file), stream, model, named))
+            magic = stream.peek(4)[:4]
+            if magic == b"PAR1":
+                return _gather(str(file), _parquet_rows(path, model, named))
+            packed = magic[:2] == b"\x1f\x8b"
+            content: Any = gzip.GzipFile(fileobj=stream) if packed else stream
+            lines = io.TextIOWrapper(content, "utf-8-sig", newline="")
+            return _gather(str(file), csv_rows(str(file), lines, model, named))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: the gzip file is damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.end]
         raise DataError(
-            f"{file}: expected CSV (text in UTF-8), gzip or Parquet; {error.reason} at byte "
-            f"{error.start}"
+            f"{file}: expected CSV (text in UTF-8), gzip or Parquet; {error.reason} ({bad!r})"
         ) from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from None
 
 
 def csv_rows(
     where: str, lines: Iterable[str], model: StateSpaceModel, named: Named = BY_MODEL
 ) -> Iterator[Row]:
     """The rows of CSV text, one by one as lines come; the first line has the names."""
-    source = iter(lines)
-    header = next((line for line in source if line.strip()), None)
-    if header is None:
-        raise DataError(f"{where}: empty; expected a line of column names, then one a measurement")
-    delimiter = max(",;\t", key=header.count)
-    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
-    columns = choose_columns(where, names, model, named)
-    reader = csv.reader(source, delimiter=delimiter)
-    parser = _Parser(where, columns)
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            number = reader.line_num + 1
-            if len(cells) != len(names):
-                raise DataError(
-                    f"{where}, row {number}: expected {len(names)} cells, got {len(cells)}"
-                )
+    # Line by line: a quote that is not closed must not swallow what follows.
+    delimiter, names = ",", list[str]()
+    parser: _Parser | None = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip("\r\n") or (parser is None and not line.strip()):
+            continue
+        if parser is None:
+            delimiter = max(",;\t", key=line.count)
+        try:
+            (cells,) = csv.reader([line.rstrip("\r\n")], delimiter=delimiter, strict=True)
+        except csv.Error as error:
+            raise DataError(
+                f"{where}, row {number}: not CSV ({error}); quotes must be closed in their line"
+            ) from None
+        if parser is None:
+            names = [name.strip() for name in cells]
+            parser = _Parser(where, choose_columns(where, names, model, named))
+        elif len(cells) == len(names):
             yield parser.parse(number, dict(zip(names, cells, strict=True)))
-    except csv.Error as error:
-        raise DataError(f"{where}, row {reader.line_num + 1}: not CSV ({error})") from None
+        elif any(cell.strip() for cell in cells):
+            raise DataError(f"{where}, row {number}: expected {len(names)} cells, got {len(cells)}")
+    if parser is None:
+        raise DataError(f"{where}: empty; expected a line of column names, then one a measurement")
 
 
 def json_rows(
@@ -191,7 +206,7 @@ def json_rows(
             continue
         try:
             cells = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}, row {number}: not JSON ({error})") from None
         if not isinstance(cells, dict):
             raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
@@ -242,12 +257,15 @@ class _Parser:
                 return np.nan
             raise DataError(f"{where}: empty; only observations may be missing")
         try:
-            if isinstance(cell, bool):
+            # float() would also take 1_0 and digits of other scripts.
+            if isinstance(cell, bool) or (isinstance(cell, str) and not PLAIN.fullmatch(cell)):
                 raise ValueError
             value = float(cell)
         except (TypeError, ValueError, OverflowError):
             raise DataError(f"{where}: expected a number, got {cell!r}") from None
-        if np.isinf(value) or (np.isnan(value) and not may_miss):
+        if np.isnan(value) and may_miss:
+            return value
+        if not abs(value) < LARGEST:
             raise DataError(f"{where}: expected a finite number, got {cell!r}")
         return value
 
@@ -325,10 +343,22 @@ def estimate_rows(times: np.ndarray, found: Any) -> np.ndarray:
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
+def csv_header(names: Sequence[str]) -> str:
+    """One line of names, in quotes where they need them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
 def format_csv(values: np.ndarray) -> str:
     """One line; empty where there is no number. Times, which come first, keep all their digits."""
     cells = ["" if np.isnan(value) else f"{value:.9g}" for value in values[1:]]
     return ",".join([repr(float(values[0])), *cells])
+
+
+def csv_table(names: Sequence[str], rows: np.ndarray) -> str:
+    """Estimates as CSV."""
+    return "\n".join([csv_header(names), *(format_csv(row) for row in rows)]) + "\n"
 
 
 def format_json(names: Sequence[str], values: np.ndarray) -> str:
@@ -352,5 +382,4 @@ def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
         pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
         write_whole(file, buffer.getvalue())
         return
-    lines = [",".join(names), *(format_csv(row) for row in rows)]
-    write_whole(file, ("\n".join(lines) + "\n").encode())
+    write_whole(file, csv_table(names, rows).encode())

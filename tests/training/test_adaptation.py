@@ -1,5 +1,6 @@
 """Adapting a proposal to a stream that is not what it was trained for."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -27,6 +28,13 @@ def test_tuples_pair_particles_with_the_observation_that_came_next():
     training, held_out = _tuples(seen, jax.random.key(2))
     indices = [np.unique(part.steps.index).tolist() for part in (training, held_out)]
     assert indices == [[2, 3, 4, 5, 7, 8, 9, 10], [6, 11]]
+    # Steps without observation say nothing: they are not held out.
+    silent = np.asarray(ys).copy()
+    silent[[5, 10]] = np.nan
+    _, held_out_then = _tuples(
+        eqx.tree_at(lambda p: p.observations, seen, silent), jax.random.key(2)
+    )
+    assert np.unique(held_out_then.steps.index).tolist() == [7]
     for ancestors, observations, steps in (training, held_out):
         index = np.asarray(steps.index)
         moved = ancestors[:, 0] + index**2 + controls[index - 1, 0]
@@ -73,5 +81,8 @@ def test_adapting_says_what_it_needs():
         nopf.ParticleFilter(model, None, 20).adapt(short, key=jax.random.key(0))
     with pytest.raises(ValueError, match="more than 5 observations"):
         flt.adapt(short, key=jax.random.key(0))
+    renamed = models.linear(state_names=("one", "two"))
+    with pytest.raises(ValueError, match="expected a posterior of this filter's model"):
+        nopf.ParticleFilter(renamed, scrambled(renamed), 20).adapt(short, key=jax.random.key(0))
     with pytest.raises(ValueError, match='keep="particles"'):
         flt.adapt(flt.run(ys, key=jax.random.key(0)), key=jax.random.key(0))

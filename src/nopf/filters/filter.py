@@ -90,6 +90,7 @@ class Filter(eqx.Module):
             time: its time; `model.dt` after the last one if left out.
             control: `(u,)` control input over the interval.
         """
+        _check_state(state)
         observation = self._observations(y)
         if is_traced(state):
             dt = self.model.dt if time is None else time - state.time
@@ -161,8 +162,7 @@ class Filter(eqx.Module):
             state: `posterior.state`, or from `step`.
             ys: `(T, m)` observations, NaN where missing.
         """
-        if np.ndim(state.surprise.total):
-            raise ValueError("state: expected that of one series, not that of run_batch")
+        _check_state(state)
         series = self._observations(ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = self._steps(series, times, controls, start, keep, first)
@@ -328,6 +328,16 @@ def _compiled_continuation(flt: Filter, last: Any, ys: Array, steps: Step, keep:
 @eqx.filter_jit
 def _compiled_batch(flt: Filter, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
     return jax.vmap(lambda key, ys: _scan(flt, _begin(flt, key), ys, steps, keep))(keys, ys)
+
+
+def _check_state(state: Any) -> None:
+    if not isinstance(state, FilterState):
+        raise TypeError(
+            "state: expected what init or step returned, or posterior.state, got "
+            f"{type(state).__name__}"
+        )
+    if np.ndim(state.surprise.total):
+        raise ValueError("state: expected that of one series, not that of run_batch")
 
 
 def check_quantiles(levels: Any) -> tuple[float, ...]:

@@ -180,11 +180,15 @@ class Monitor:
         if self._begins("collapsed", collapsed):
             yield f"{where}: every weight was zero; the step counts as one without observation"
         if self._begins("far", not collapsed and bool(info.nominal_p_value < self.p_value)):
-            expected = info.p_value >= self.p_value
+            if info.p_value >= self.p_value:
+                advice = "it counts as an outlier"
+            elif info.p_value == info.nominal_p_value:
+                advice = "if outliers happen, use robust="
+            else:
+                advice = "too far even for the outliers that it expects"
             yield (
                 f"{where}: the observation is far from what the model predicts "
-                f"(p = {float(info.nominal_p_value):.1g}); "
-                + ("it counts as an outlier" if expected else "if outliers happen, use robust=")
+                f"(p = {float(info.nominal_p_value):.1g}); {advice}"
             )
         if info.ess is not None:
             self._ess = FORGET * self._ess + float(info.ess)

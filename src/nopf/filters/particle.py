@@ -91,7 +91,7 @@ class ParticleEngine(Filter):
             raise TypeError(
                 f"adapt: only a learned proposal can learn, this filter has {self.proposal!r}"
             )
-        steps = check_seen(seen, steps)
+        steps = check_seen(self.model, seen, steps)
         adapted = adapt(self.proposal, self.model, seen, key, steps)
         return eqx.tree_at(lambda flt: flt.proposal, self, adapted)
 

@@ -7,11 +7,12 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from nopf.filters import Posterior
+from nopf.filters import Monitor, Posterior
 from nopf.report.figures import COLOURS, bands
 from nopf.report.page import asset
 
 COLOUR = COLOURS["nopf"]
+BEYOND = Monitor().drift
 # The plot takes on the page's colours, light or dark, and changes with them.
 INK = """
 const paint = () => {
@@ -37,7 +38,10 @@ def estimates_page(posterior: Posterior) -> str:
     signs = {name: values for name, values in signs.items() if values is not None}
     titles = [*names, *signs]
     figure = make_subplots(
-        rows=len(titles), shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.04
+        rows=len(titles),
+        shared_xaxes=True,
+        subplot_titles=titles,
+        vertical_spacing=min(0.04, 0.4 / len(titles)),
     )
     around = np.concatenate([time, time[::-1]])
     for i in range(len(names)):
@@ -55,12 +59,17 @@ def estimates_page(posterior: Posterior) -> str:
         plot_bgcolor=nothing,
     )
     figure.update_xaxes(title_text="time", row=len(titles))
-    plot = figure.to_html(full_html=False, include_plotlyjs=True)
+    figure.update_yaxes(type="log", row=titles.index("p-value") + 1, exponentformat="power")
+    for limit in (-BEYOND, BEYOND):
+        figure.add_hline(limit, row=len(titles), line={"dash": "dot", "color": "#777777"})
+    settings = {"displaylogo": False, "displayModeBar": False, "responsive": True}
+    plot = figure.to_html(full_html=False, include_plotlyjs=True, config=settings)
     said = "".join(f"<li>{html.escape(message)}</li>" for message in posterior.warnings())
     warnings = f"<ul>{said}</ul>" if said else "<p>No warnings.</p>"
     summary = f"{len(time)} steps, log-evidence {float(posterior.log_evidence):.2f}"
     if posterior.ess is not None:
-        summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
+        flt: Any = posterior.source.filter
+        summary += f", mean ESS {float(posterior.ess.mean()):.0f} of {flt.particles} particles"
     angles = " Angles go on beyond ±π." if posterior.source.filter.model.space.angles else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -73,7 +82,10 @@ def estimates_page(posterior: Posterior) -> str:
 </head>
 <body>
 <h1>Estimates</h1>
-<p>{summary}. Lines are means, bands hold {100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
+<p>{summary}. The ESS is how many particles count. The p-value says how surprising an
+observation was, the drift whether the last twenty or so were too surprising: beyond the dotted
+lines the model is wrong. Lines are means, bands hold
+{100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
 {warnings}
 {plot}
 <script>{INK}</script>

@@ -74,7 +74,9 @@ def _tuples(seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
     drawn = jax.vmap(indices_at)(log_weights, positions)
     ancestors = jnp.take_along_axis(states, drawn[..., None], axis=1)
     following = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], (seen.observations, seen.steps))
-    out = np.arange(len(states)) % HELD_OUT == HELD_OUT - 1
+    # Every fifth step at which something was observed: the others say nothing about a proposal.
+    seen_something = ~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1)
+    out = seen_something & (np.cumsum(seen_something) % HELD_OUT == 0)
 
     def pick(chosen: np.ndarray) -> Tuples:
         flat = ancestors[chosen].reshape(-1, ancestors.shape[-1])
@@ -110,14 +112,25 @@ def _round(
     return network, optimiser, loss
 
 
-def check_seen(seen: Posterior, steps: int) -> int:
+def check_seen(model: StateSpaceModel, seen: Posterior, steps: int) -> int:
     """Refuses what cannot be learned from; the number of gradient steps, in whole rounds."""
     if seen.mean.ndim != 2:
         raise ValueError("seen: expected the posterior of one series, not that of run_batch")
     if seen.particles is None:
         raise ValueError('seen: the particles are needed; run the filter with keep="particles"')
-    if len(seen.times) <= HELD_OUT:
+    other = seen.source.filter.model
+    if (other.state_names, other.observation_names) != (
+        model.state_names,
+        model.observation_names,
+    ):
         raise ValueError(
-            f"seen: expected more than {HELD_OUT} observations to learn from, got {len(seen.times)}"
+            "seen: expected a posterior of this filter's model, with states "
+            f"{', '.join(model.state_names)} and observations {', '.join(model.observation_names)};"
+            f" got {', '.join(other.state_names)} and {', '.join(other.observation_names)}"
+        )
+    count = int(np.sum(~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1))) + 1
+    if count <= HELD_OUT:
+        raise ValueError(
+            f"seen: expected more than {HELD_OUT} observations to learn from, got {count}"
         )
     return -(-positive_integer(steps, "steps") // ROUND) * ROUND
