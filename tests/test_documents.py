@@ -29,11 +29,12 @@ def blocks(document):
     return re.findall(r"^```(python|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-DOCUMENTS = [
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if blocks(path)
-]
+CODE = {
+    (str(path.relative_to(ROOT)), language)
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for language, _ in blocks(path)
+}
+LONG = {("docs/training.md", "python"), ("docs/index.md", "sh")}  # both train proposals in full
 # One process for the Python of a page: what is compiled for one block serves the next.
 RUN_BLOCKS = """
 import json, sys
@@ -43,16 +44,14 @@ for number, block in enumerate(json.load(sys.stdin), 1):
 
 
 @pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == "docs/training.md" else ())
-        for name in DOCUMENTS
-    ],
+    ("document", "language"),
+    [pytest.param(*code, marks=pytest.mark.slow if code in LONG else ()) for code in sorted(CODE)],
 )
-def test_code_in_documents_runs(document, tmp_path):
-    found = blocks(document)
-    commands = tmp_path / "bin"
+def test_code_in_documents_runs(document, language, tmp_path):
+    texts = [text for found, text in blocks(document) if found == language]
+    commands, here = tmp_path / "bin", tmp_path / "here"
     commands.mkdir()
+    here.mkdir()
     for name, how in {"python": "", "nopf": " -c 'import nopf.cli; nopf.cli.main()'"}.items():
         (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable}{how} "$@"\n')
         (commands / name).chmod(0o755)
@@ -60,22 +59,19 @@ def test_code_in_documents_runs(document, tmp_path):
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "NOPF_CACHE": str(tmp_path / "cache"),
     }
-    here = tmp_path / "here"
-    here.mkdir()
-    python = json.dumps([text for language, text in found if language == "python"])
-    jobs = [([sys.executable, "-W", "error", "-c", RUN_BLOCKS], python)]
-    jobs += [(["bash", "-euo", "pipefail", "-c", text], "") for kind, text in found if kind == "sh"]
-    for command, given in jobs:
-        done = subprocess.run(
-            command,
-            input=given,
-            cwd=here,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    command, given = ["bash", "-euo", "pipefail", "-c", "\n".join(texts)], ""
+    if language == "python":
+        command, given = [sys.executable, "-W", "error", "-c", RUN_BLOCKS], json.dumps(texts)
+    done = subprocess.run(
+        command,
+        input=given,
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_several_sensors():

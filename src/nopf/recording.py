@@ -7,7 +7,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +19,7 @@ from nopf.model import StateSpaceModel
 TIME_NAMES = ("time", "t", "timestamp")
 PLAIN = re.compile(r"[\s0-9a-zA-Z.+-]*", re.ASCII)  # what numbers are written with
 LARGEST = 3e38  # what single precision holds
+Skip = Callable[[str], None]
 
 
 class DataError(ValueError):
@@ -168,42 +169,61 @@ def read_recording(
 
 
 def csv_rows(
-    where: str, lines: Iterable[str], model: StateSpaceModel, named: Named = BY_MODEL
+    where: str,
+    lines: Iterable[str],
+    model: StateSpaceModel,
+    named: Named = BY_MODEL,
+    skip: Skip | None = None,
 ) -> Iterator[Row]:
-    """The rows of CSV text, one by one as lines come; the first line has the names."""
-    # Line by line: a quote that is not closed must not swallow what follows.
+    """The rows of CSV text, one by one as lines come; the first line has the names.
+
+    Args:
+        where: the file, for messages.
+        lines: its lines.
+        model: the model.
+        named: columns that do not go by the model's names.
+        skip: is told of rows that cannot be read, which are then left out; if None, the first one
+            is raised.
+    """
     delimiter, names = ",", list[str]()
     parser: _Parser | None = None
+
+    def read(number: int, line: str) -> Row | None:
+        cells = _cells(where, number, line, delimiter)
+        if len(cells) == len(names):
+            assert parser is not None
+            return parser.parse(number, dict(zip(names, cells, strict=True)))
+        if any(cell.strip() for cell in cells):
+            raise DataError(f"{where}, row {number}: expected {len(names)} cells, got {len(cells)}")
+        return None
+
     for number, line in enumerate(lines, 1):
         if not line.strip("\r\n") or (parser is None and not line.strip()):
             continue
         if parser is None:
             delimiter = max(",;\t", key=line.count)
-        try:
-            (cells,) = csv.reader([line.rstrip("\r\n")], delimiter=delimiter, strict=True)
-        except csv.Error as error:
-            raise DataError(
-                f"{where}, row {number}: not CSV ({error}); quotes must be closed in their line"
-            ) from None
-        if parser is None:
-            names = [name.strip() for name in cells]
+            names = [name.strip() for name in _cells(where, number, line, delimiter)]
             parser = _Parser(where, choose_columns(where, names, model, named))
-        elif len(cells) == len(names):
-            yield parser.parse(number, dict(zip(names, cells, strict=True)))
-        elif any(cell.strip() for cell in cells):
-            raise DataError(f"{where}, row {number}: expected {len(names)} cells, got {len(cells)}")
+            continue
+        row = _attempt(read, number, line, skip)
+        if row is not None:
+            yield row
     if parser is None:
         raise DataError(f"{where}: empty; expected a line of column names, then one a measurement")
 
 
 def json_rows(
-    where: str, lines: Iterable[str], model: StateSpaceModel, named: Named = BY_MODEL
+    where: str,
+    lines: Iterable[str],
+    model: StateSpaceModel,
+    named: Named = BY_MODEL,
+    skip: Skip | None = None,
 ) -> Iterator[Row]:
-    """The rows of JSON lines, one by one as they come; what is null or left out is missing."""
+    """The rows of JSON lines, as `csv_rows` does; what is null or left out is missing."""
     parser: _Parser | None = None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+
+    def read(number: int, line: str) -> Row:
+        nonlocal parser
         try:
             cells = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -223,7 +243,35 @@ def json_rows(
         used = (*parser.columns.controls, *parser.columns.observations)
         if parser.columns.time is None and any(is_time(n) and n not in used for n in cells):
             raise DataError(f"{where}, row {number}: a time, but the rows before had none")
-        yield parser.parse(number, cells)
+        return parser.parse(number, cells)
+
+    for number, line in enumerate(lines, 1):
+        row = _attempt(read, number, line, skip) if line.strip() else None
+        if row is not None:
+            yield row
+
+
+def _attempt(
+    read: Callable[[int, str], Row | None], number: int, line: str, skip: Skip | None
+) -> Row | None:
+    try:
+        return read(number, line)
+    except DataError as error:
+        if skip is None:
+            raise
+        skip(str(error))
+        return None
+
+
+def _cells(where: str, number: int, line: str, delimiter: str) -> list[str]:
+    # Line by line: a quote that is not closed must not swallow what follows.
+    try:
+        (cells,) = csv.reader([line.rstrip("\r\n")], delimiter=delimiter, strict=True)
+    except csv.Error as error:
+        raise DataError(
+            f"{where}, row {number}: not CSV ({error}); quotes must be closed in their line"
+        ) from None
+    return cells
 
 
 class _Parser:
@@ -305,7 +353,7 @@ def _gather(where: str, rows: Iterator[Row]) -> Recording:
 
 
 def live_rows(
-    where: str, stream: IO[str], model: StateSpaceModel, named: Named
+    where: str, stream: IO[str], model: StateSpaceModel, named: Named, skip: Skip | None = None
 ) -> tuple[Iterator[Row], str]:
     """Rows of a stream as they come, and whether it is "csv" or "json" lines."""
     coming = iter(stream.readline, "")
@@ -316,8 +364,8 @@ def live_rows(
         yield from coming
 
     if first.lstrip().startswith("{"):
-        return json_rows(where, lines(), model, named), "json"
-    return csv_rows(where, lines() if first else [], model, named), "csv"
+        return json_rows(where, lines(), model, named, skip), "json"
+    return csv_rows(where, lines() if first else [], model, named, skip), "csv"
 
 
 def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:

@@ -73,6 +73,7 @@ def test_backward_simulation_agrees_with_the_exact_smoother():
     np.testing.assert_allclose(quantiles, exact.quantiles, atol=0.3 * np.asarray(exact.std).max())
 
 
+@pytest.mark.slow
 def test_fixed_lag_lies_between_filter_and_smoother():
     model = models.linear()
     ys = nopf.simulate(model, 10, jax.random.key(1)).observations

@@ -207,7 +207,7 @@ def trained():
 
 
 def proposal_for_sensor_bias(which):
-    """A good one, one with random weights, or one that was trained for another model."""
+    """A good one, also with masks, one with random weights, or one trained for another model."""
     model = sensor_bias.model
     if which == "untrained":
         return scrambled(model, scale=0.15)
@@ -221,7 +221,8 @@ def proposal_for_sensor_bias(which):
             state_names=model.state_names,
             dt=0.1,
         )
-    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=200)
+    rate = 0.2 if which == "masks" else 0.0
+    recipe = nopf.Recipe.fast(base="skeleton", width=16, steps=200, missing_rate=rate)
     return nopf.train(model, 6, jax.random.key(0), recipe=recipe)
 
 
@@ -230,6 +231,7 @@ def proposal_for_sensor_bias(which):
     [
         "untrained",
         pytest.param("trained", marks=pytest.mark.slow),
+        pytest.param("masks", marks=pytest.mark.slow),
         pytest.param("elsewhere", marks=pytest.mark.slow),
     ],
 )
@@ -241,6 +243,7 @@ def test_evidence_is_unbiased_whatever_the_network(which):
     model, proposal = sensor_bias.model, proposal_for_sensor_bias(which)
     ys = np.array(nopf.simulate(model, 6, jax.random.key(42)).observations)
     ys[2] = ys[4, 1] = np.nan
+    assert proposal.features.masks == (which == "masks")
     flt = nopf.ParticleFilter(model, proposal, 1000)
     found = flt.run_batch(np.broadcast_to(ys, (200, *ys.shape)), key=jax.random.key(7))
     exact = nopf.KalmanFilter(model).run(ys)
