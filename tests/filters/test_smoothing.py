@@ -52,8 +52,8 @@ def test_exact_smoother_is_the_conditional_of_the_joint_normal():
 def test_backward_simulation_agrees_with_the_exact_smoother():
     """On sensor-bias: ten runs of 1000 particles and 1000 trajectories.
 
-    Means within 5 standard errors over the runs (180 of them, Student's t with 9 degrees of
-    freedom: false alarm about 7 %, none with this key), variances within 15 %.
+    Means within 7 standard errors over the runs (90 of them, Student's t with 9 degrees of
+    freedom: a false alarm of 0.6 % at most), variances within 15 %.
     """
     model = sensor_bias.model
     ys = nopf.simulate(model, 30, jax.random.key(1)).observations
