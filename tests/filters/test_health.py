@@ -142,6 +142,13 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
         monitor.look(signs(ess=500.0, nominal_p_value=p), 25, 2.5) for p in (1e-9, 1e-9, 1, 1e-9)
     ]
     assert [len(messages) for messages in far] == [1, 0, 0, 1]
+    for tails, words in [
+        (0.5, "it counts as an outlier"),
+        (1e-9, "use robust="),
+        (1e-7, "too far"),
+    ]:
+        far_out = signs(ess=500.0, nominal_p_value=1e-9, p_value=tails)
+        assert words in nopf.Monitor().look(far_out, 26, 2.6)[0]
     zero = [monitor.look(signs(ess=500.0, collapsed=c), 30, 3.0) for c in (True, True, False, True)]
     assert [len(messages) for messages in zero] == [1, 0, 0, 1]
     poor = nopf.Monitor()

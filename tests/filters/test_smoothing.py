@@ -8,6 +8,7 @@ import pytest
 
 import nopf
 from nopf.benchmarks import sensor_bias
+from nopf.filters.smoothing import Kept, backward_simulation, fixed_lag
 from tests import models
 
 
@@ -171,3 +172,14 @@ def test_smoothing_says_what_it_needs():
         batch.smooth(key=jax.random.key(0))
     with pytest.raises(ValueError, match="one series"):
         batch.forecast(2)
+
+
+@pytest.mark.parametrize("lag", [None, 1, 3, 50])
+def test_each_state_comes_from_its_own_step(lag):
+    """One particle a step: what is drawn for a step can only be that, also beyond the end."""
+    model = models.linear()
+    path = nopf.simulate(model, 6, jax.random.key(0))
+    kept = Kept(model, path.states[:, None], jnp.zeros((6, 1)), path.steps)
+    key = jax.random.key(1)
+    drawn = backward_simulation(kept, key, 2) if lag is None else fixed_lag(kept, key, 2, lag)
+    np.testing.assert_array_equal(drawn, np.stack([path.states] * 2))

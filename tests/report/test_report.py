@@ -4,6 +4,8 @@ import json
 import shutil
 from html.parser import HTMLParser
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -16,6 +18,7 @@ from nopf.cli import app
 from nopf.report import figures
 from nopf.report.drawing import draw_all
 from nopf.report.page import page
+from tests import models
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +253,21 @@ def test_a_page_where_none_can_be_written(results, tmp_path):
     )
     assert done.exit_code == 2
     assert "a folder that exists" in done.output
+
+
+def test_angles_are_drawn_on_beyond_half_a_turn():
+    model = models.unicycle()
+    ys = np.asarray(nopf.simulate(model, 3, jax.random.key(0)).observations)
+    posterior = nopf.ParticleFilter(model, None, 20).run(ys, key=jax.random.key(1))
+    (angle,) = model.space.angles
+    mean, quantiles = np.array(posterior.mean), np.array(posterior.quantiles)
+    mean[:, angle] = [3.0, -3.1, -2.9]
+    quantiles[:, :, angle] = [[2.9, 3.0, 3.1], [3.1, -3.1, -3.0], [-3.0, -2.9, -2.8]]
+    crossing = eqx.tree_at(lambda p: (p.mean, p.quantiles), posterior, (mean, quantiles))
+    drawn, low, high = figures.bands(crossing)
+    turn = 2 * np.pi
+    np.testing.assert_allclose(drawn[:, angle], [3.0, turn - 3.1, turn - 2.9], rtol=1e-6)
+    np.testing.assert_allclose(low[:, angle], [2.9, 3.1, turn - 3.0], rtol=1e-6)
+    np.testing.assert_allclose(high[:, angle], [3.1, turn - 3.0, turn - 2.8], rtol=1e-6)
+    others = [i for i in range(model.space.size) if i != angle]
+    np.testing.assert_allclose(drawn[:, others], mean[:, others])
