@@ -75,8 +75,8 @@ def _tuples(seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
     ancestors = jnp.take_along_axis(states, drawn[..., None], axis=1)
     following = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], (seen.observations, seen.steps))
     # Every fifth step at which something was observed: the others say nothing about a proposal.
-    seen_something = ~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1)
-    out = seen_something & (np.cumsum(seen_something) % HELD_OUT == 0)
+    told = _told(seen)
+    out = told & (np.cumsum(told) % HELD_OUT == 0)
 
     def pick(chosen: np.ndarray) -> Tuples:
         flat = ancestors[chosen].reshape(-1, ancestors.shape[-1])
@@ -84,6 +84,11 @@ def _tuples(seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
         return Tuples(flat, ys, steps)
 
     return pick(~out), pick(out)
+
+
+def _told(seen: Posterior) -> np.ndarray:
+    """At which steps after the first anything was observed."""
+    return ~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1)
 
 
 @eqx.filter_jit
@@ -128,7 +133,7 @@ def check_seen(model: StateSpaceModel, seen: Posterior, steps: int) -> int:
             f"{', '.join(model.state_names)} and observations {', '.join(model.observation_names)};"
             f" got {', '.join(other.state_names)} and {', '.join(other.observation_names)}"
         )
-    count = int(np.sum(~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1))) + 1
+    count = int(_told(seen).sum()) + 1
     if count <= HELD_OUT:
         raise ValueError(
             f"seen: expected more than {HELD_OUT} observations to learn from, got {count}"
