@@ -12,7 +12,6 @@ import os
 import platform
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from nopf.proposals import InnerSamplingProposal, LinearisedProposal, NeuralProp
 from nopf.proposals.fingerprint import fingerprint
 from nopf.recipe import Recipe
 from nopf.resampling import systematic
-from nopf.training import TrainingInterrupted, train
+from nopf.training.to_file import Series, Trained, train_to_file
 
 METRICS = ("nmse", "pnll", "es", "ess", "wt", "made", "picp")
 COLUMNS = ("benchmark", "filter", "seed", "particles", *METRICS, "log_evidence")
@@ -267,31 +266,29 @@ def train_proposal(
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    case, part = BENCHMARKS[benchmark], target.with_suffix(".part")
-    resumed, started = part.exists(), time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", TrainingInterrupted)
-        try:
-            proposal = train(
-                case.model,
-                case.horizon,
-                jax.random.key(TRAINING_SEED),
-                recipe=recipe_of(benchmark, short),
-                checkpoint=part,
-                progress=progress,
-            )
-        except TrainingInterrupted:
-            raise KeyboardInterrupt from None
-    record = {
-        "benchmark": benchmark,
-        "filter": short,
-        "seconds": None if resumed else time.perf_counter() - started,
-        "base": proposal.recipe.base,
-        "steps": int(proposal.history[-1, 0]),
-    }
-    write_whole(target.with_suffix(".json"), json.dumps(record).encode())
-    proposal.save(target)
-    part.unlink(missing_ok=True)
+
+    def record(trained: Trained) -> None:
+        proposal = trained.proposal
+        content = {
+            "benchmark": benchmark,
+            "filter": short,
+            "seconds": None if trained.resumed else trained.seconds,
+            "base": proposal.recipe.base,
+            "steps": int(proposal.history[-1, 0]),
+        }
+        write_whole(target.with_suffix(".json"), json.dumps(content).encode())
+
+    case = BENCHMARKS[benchmark]
+    train_to_file(
+        case.model,
+        Series(case.horizon),
+        jax.random.key(TRAINING_SEED),
+        recipe_of(benchmark, short),
+        file=target,
+        part=target.with_suffix(".part"),
+        before_saving=record,
+        progress=progress,
+    )
     return target
 
 
