@@ -19,7 +19,7 @@ import nopf
 from nopf.benchmarks import BENCHMARKS
 
 STEPS = 2000
-CODE = "import nopf.cli; nopf.cli.main()"
+CODE = "from nopf.command import main; main()"
 
 
 def latencies(particles: int, steps: int) -> Iterator[tuple[str, np.ndarray]]:

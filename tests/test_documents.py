@@ -52,7 +52,7 @@ def test_code_in_documents_runs(document, language, tmp_path):
     commands, here = tmp_path / "bin", tmp_path / "here"
     commands.mkdir()
     here.mkdir()
-    for name, how in {"python": "", "nopf": " -c 'import nopf.cli; nopf.cli.main()'"}.items():
+    for name, how in {"python": "", "nopf": " -c 'from nopf.command import main; main()'"}.items():
         (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable}{how} "$@"\n')
         (commands / name).chmod(0o755)
     environment = os.environ | {

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import nopf
-from nopf import cli
 from nopf.benchmarks import BENCHMARKS, runner
 from nopf.benchmarks.cluster import ClusterError
 from nopf.benchmarks.runner import COLUMNS, Cell, Results, ResultsError, plan, run, run_cell
+from nopf.command.app import app
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_folders_of_other_things_are_refused(tmp_path):
         Results(tmp_path / "notes.txt" / "below").prepare()
 
 
-CODE = "import nopf.cli; nopf.cli.main()"
+CODE = "from nopf.command import main; main()"
 
 
 def bench(out, *more):
@@ -164,7 +164,7 @@ def test_killed_bench_goes_on_to_the_same_numbers(tmp_path):
     done = {file.name: file.stat().st_mtime_ns for file in cells.glob("*.json")}
     assert 6 <= len(done) < 8
     subprocess.run(bench(killed), check=True, stdout=subprocess.DEVNULL)
-    done_at_once = CliRunner().invoke(cli.app, bench(whole)[3:])
+    done_at_once = CliRunner().invoke(app, bench(whole)[3:])
     assert done_at_once.exit_code == 0
     assert {name: (cells / name).stat().st_mtime_ns for name in done} == done
     names = ("killed", "whole")
@@ -202,7 +202,7 @@ def test_workers_are_started_on_this_machine(tmp_path):
     pytest.importorskip("distributed", reason="needs Dask: nopf[cluster]")
     arguments = ["bench", "sensor-bias", "--filters", "bpf", "--seeds", "2", "--particles", "50"]
     for name, more in [("alone", []), ("spread", ["--workers", "2"])]:
-        done = CliRunner().invoke(cli.app, [*arguments, "--out", str(tmp_path / name), *more])
+        done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / name), *more])
         assert done.exit_code == 0, done.output
     assert rows_of(Results(tmp_path / "spread")) == rows_of(Results(tmp_path / "alone"))
     assert len(rows_of(Results(tmp_path / "spread"))) == 2

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import nopf
 from nopf.benchmarks import BENCHMARKS, runner
 from nopf.benchmarks.runner import Results, plan, run
-from nopf.cli import app
+from nopf.command.app import app
 from nopf.report import figures
 from nopf.report.drawing import draw_all
 from nopf.report.page import page

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nopf.estimate import make_user_filter
+from nopf.command.target import make_user_filter
 from nopf.model import StateSpaceModel, Step, Trajectories, simulate
 from nopf.recipe import Recipe
 from nopf.training import train

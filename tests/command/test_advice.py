@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import nopf
-from nopf import check as checking
-from nopf.check import Trial, advise, check
-from nopf.cli import app
+from nopf.command import advice
+from nopf.command.advice import Trial, advise, check
+from nopf.command.app import app
 from tests import models
 
 QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
@@ -17,7 +17,7 @@ QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 
 @pytest.fixture
 def no_trials(monkeypatch):
-    monkeypatch.setattr(checking, "_try", lambda model, name, *rest: Trial(name, 10.0, 1.0))
+    monkeypatch.setattr(advice, "_try", lambda model, name, *rest: Trial(name, 10.0, 1.0))
 
 
 def problems(**changes):

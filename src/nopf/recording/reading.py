@@ -1,4 +1,4 @@
-"""Recordings: from a CSV, Parquet or live stream to observations, times and controls, and back."""
+"""Reads recordings: from CSV, JSON lines or Parquet to observations, times and controls."""
 
 import csv
 import gzip
@@ -9,46 +9,24 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nopf.files import write_whole
 from nopf.model import StateSpaceModel
+from nopf.recording.columns import (
+    BY_MODEL,
+    Columns,
+    DataError,
+    Named,
+    choose_columns,
+    is_time,
+    observed,
+)
 
-TIME_NAMES = ("time", "t", "timestamp")
 PLAIN = re.compile(r"[\s0-9a-zA-Z.+-]*", re.ASCII)  # what numbers are written with
 LARGEST = 3e38  # what single precision holds
 Skip = Callable[[str], None]
-
-
-class DataError(ValueError):
-    """A recording that cannot be used; the message says where and why."""
-
-
-class Columns(NamedTuple):
-    """Which columns of a recording mean what.
-
-    Attributes:
-        time: the column of times; None if observations come every `model.dt`.
-        controls: the columns of `step.control`.
-        observations: the columns of the observation.
-    """
-
-    time: str | None
-    controls: tuple[str, ...]
-    observations: tuple[str, ...]
-
-
-class Named(NamedTuple):
-    """Columns as a user named them; None for those that go by the model's names."""
-
-    time: str | None = None
-    controls: Sequence[str] | None = None
-    observations: Sequence[str] | None = None
-
-
-BY_MODEL = Named()
 
 
 class Recording(NamedTuple):
@@ -71,65 +49,6 @@ class Row(NamedTuple):
     observation: np.ndarray
     time: float | None
     control: np.ndarray | None
-
-
-def choose_columns(
-    where: str, found: Sequence[str], model: StateSpaceModel, named: Named
-) -> Columns:
-    """The columns that a model needs.
-
-    Args:
-        where: the file, for messages.
-        found: the columns that there are.
-        model: the model.
-        named: those that the user named.
-    """
-    wanted = _observed(model, named)
-    width = model.observation_space.size
-    if len(wanted) != width:
-        raise DataError(
-            f"{where}: the model's observation has {width} numbers, but {len(wanted)} columns were "
-            f"named: {', '.join(wanted)}"
-        )
-    driven: tuple[str, ...] = ()
-    if model.reads_control:
-        driven = tuple(model.control_names if named.controls is None else named.controls)
-        if not driven:
-            raise DataError(
-                f"{where}: this model reads step.control; name its columns with --controls, or "
-                "with control_names= in the model"
-            )
-        if model.control_names and len(driven) != len(model.control_names):
-            raise DataError(
-                f"{where}: the model reads {len(model.control_names)} controls "
-                f"({', '.join(model.control_names)}), but {len(driven)} columns were named: "
-                f"{', '.join(driven)}"
-            )
-    time = named.time
-    if time is None:
-        free = [name for name in found if name not in (*driven, *wanted)]
-        time = next((name for name in free if is_time(name)), None)
-    chosen = [*([] if time is None else [time]), *driven, *wanted]
-    for name in chosen:
-        if chosen.count(name) > 1:
-            raise DataError(f"{where}: column {name!r} is used twice: {', '.join(chosen)}")
-        if found.count(name) != 1:
-            many = "no column" if name not in found else "several columns"
-            raise DataError(
-                f"{where}: {many} {name!r}; there are {', '.join(found)}. Choose with --time, "
-                "--controls and --observations, or name them in the model (observation_names=, "
-                "control_names=)"
-            )
-    return Columns(time, driven, wanted)
-
-
-def _observed(model: StateSpaceModel, named: Named) -> tuple[str, ...]:
-    return tuple(model.observation_names if named.observations is None else named.observations)
-
-
-def is_time(name: str) -> bool:
-    """Whether a column is called as times are."""
-    return name.lower() in TIME_NAMES
 
 
 def read_recording(
@@ -232,7 +151,7 @@ def json_rows(
             raise DataError(f"{where}, row {number}: expected a JSON object, got {line.strip()!r}")
         if parser is None:
             # Sensors take turns: what the first line does not have may come later.
-            wanted = _observed(model, named)
+            wanted = observed(model, named)
             if not any(name in cells for name in wanted):
                 raise DataError(
                     f"{where}, row {number}: none of {', '.join(wanted)}; there are "
@@ -350,84 +269,3 @@ def _gather(where: str, rows: Iterator[Row]) -> Recording:
         None if times[0] is None else np.array(times),
         None if controls[0] is None else np.stack(controls),
     )
-
-
-def live_rows(
-    where: str, stream: IO[str], model: StateSpaceModel, named: Named, skip: Skip | None = None
-) -> tuple[Iterator[Row], str]:
-    """Rows of a stream as they come, and whether it is "csv" or "json" lines."""
-    coming = iter(stream.readline, "")
-    first = next((line for line in coming if line.strip()), "").removeprefix("\ufeff")
-
-    def lines() -> Iterator[str]:
-        yield first
-        yield from coming
-
-    if first.lstrip().startswith("{"):
-        return json_rows(where, lines(), model, named, skip), "json"
-    return csv_rows(where, lines() if first else [], model, named, skip), "csv"
-
-
-def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
-    """The columns of estimates."""
-    parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
-    states = [f"{name}_{part}" for name in state_names for part in parts]
-    return ["time", *states, "ess", "log_evidence", "p_value", "drift"]
-
-
-def estimate_rows(times: np.ndarray, found: Any) -> np.ndarray:
-    """`(T, columns)` numbers in the order of `estimate_names`.
-
-    Args:
-        times: `(T,)`.
-        found: a `Posterior`, or an `Info` whose arrays have a time axis.
-    """
-    parts = [found.mean[:, None], found.std[:, None], found.quantiles]
-    states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
-    evidence = getattr(found, "log_evidence_increments", found.log_evidence)
-    nothing = np.full(len(times), np.nan)
-    signs = [nothing if found.ess is None else found.ess, evidence, found.p_value, found.drift]
-    columns = [times, *np.swapaxes(states, 1, 2).reshape(len(times), -1).T, *signs]
-    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
-
-
-def csv_header(names: Sequence[str]) -> str:
-    """One line of names, in quotes where they need them."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return line.getvalue()
-
-
-def format_csv(values: np.ndarray) -> str:
-    """One line; empty where there is no number. Times, which come first, keep all their digits."""
-    cells = ["" if np.isnan(value) else f"{value:.9g}" for value in values[1:]]
-    return ",".join([repr(float(values[0])), *cells])
-
-
-def csv_table(names: Sequence[str], rows: np.ndarray) -> str:
-    """Estimates as CSV."""
-    return "\n".join([csv_header(names), *(format_csv(row) for row in rows)]) + "\n"
-
-
-def format_json(names: Sequence[str], values: np.ndarray) -> str:
-    """One line; null where there is no number."""
-    rounded = [float(f"{value:.9g}") if np.isfinite(value) else None for value in values[1:]]
-    return json.dumps(dict(zip(names, [float(values[0]), *rounded], strict=True)))
-
-
-def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
-    """Writes estimates, whole or not at all: Parquet if the file is called so, otherwise CSV."""
-    if file.suffix == ".parquet":
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise DataError(
-                f"{file}: writing Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
-            ) from None
-        buffer = io.BytesIO()
-        columns = dict(zip(names, rows.T, strict=True))
-        pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
-        write_whole(file, buffer.getvalue())
-        return
-    write_whole(file, csv_table(names, rows).encode())

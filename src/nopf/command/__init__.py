@@ -1,0 +1,3 @@
+"""The command `nopf`: one file a command."""
+
+from nopf.command.app import main as main

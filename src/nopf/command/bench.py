@@ -1,0 +1,68 @@
+"""`nopf bench`: filters on the paper's benchmarks, and their tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.runner import write_csv
+from nopf.benchmarks.tables import Table, tabulate
+from nopf.command.cells import (
+    Cluster,
+    Filters,
+    Names,
+    Out,
+    Request,
+    Seeds,
+    Workers,
+    conclude,
+    run_cells,
+)
+from nopf.command.options import AsJson
+from nopf.files import write_whole
+
+Particles = Annotated[int | None, typer.Option(help="How many; the paper's number if left out.")]
+AgainstPaper = Annotated[
+    bool, typer.Option("--against-paper", help="The published value beside each number.")
+]
+
+
+def bench_command(
+    names: Names,
+    filters: Filters = "enkf,bpf,nopf",
+    seeds: Seeds = 10,
+    particles: Particles = None,
+    out: Out = Path("results"),
+    workers: Workers = 0,
+    cluster: Cluster = None,
+    against_paper: AgainstPaper = False,
+    as_json: AsJson = False,
+) -> None:
+    """Runs filters on the paper's benchmarks and tabulates seven metrics.
+
+    Every filter sees the same simulated data. A run that was cut short goes on where it was when
+    the same command is given again. For each benchmark OUT gets metrics.csv, with one row a filter
+    and seed, and the table as table.md, table.csv and table.tex.
+    """
+    counts = None if particles is None else [particles]
+    ran = run_cells(Request(names, filters, seeds, counts, out, workers, cluster))
+    tables = []
+    for name in ran.benchmarks:
+        count = BENCHMARKS[name].particles if particles is None else particles
+        rows = [row for row in ran.results.rows(name) if row["particles"] == count]
+        if not rows:
+            continue
+        tables.append(tabulate(rows))
+        write_csv(out / name / "metrics.csv", rows)
+        _write_table(tables[-1], out / name, against_paper)
+    conclude(tables, ran.failures, out, as_json, against_paper)
+
+
+def _write_table(table: Table, folder: Path, against_paper: bool) -> None:
+    for suffix, text in [
+        ("md", table.markdown(against_paper)),
+        ("csv", table.csv(against_paper)),
+        ("tex", table.latex(against_paper)),
+    ]:
+        write_whole(folder / f"table.{suffix}", text.encode())

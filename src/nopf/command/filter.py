@@ -1,0 +1,279 @@
+"""`nopf filter`: estimates of the states behind a recording, or a live stream."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from nopf.benchmarks.filters import FILTERS
+from nopf.command.options import (
+    ControlColumns,
+    ObservationColumns,
+    Seed,
+    TimeColumn,
+    check_known,
+    check_plot,
+    check_writable,
+    named_columns,
+    recording_of,
+    say,
+)
+from nopf.command.target import load, make_user_filter
+from nopf.files import write_whole
+from nopf.filters import Filter, Posterior
+from nopf.model import StateSpaceModel
+from nopf.proposals import NeuralProposal
+from nopf.recording import (
+    DataError,
+    Named,
+    Recording,
+    csv_header,
+    csv_table,
+    estimate_names,
+    estimate_rows,
+    filter_live,
+    filter_recording,
+    format_csv,
+    format_json,
+    live_rows,
+    oddities,
+    proposal_for,
+    write_estimates,
+)
+
+MOST_SAID = 10  # warnings that a terminal gets
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODEL", help="FILE.py:OBJECT, or a benchmark's name.")
+]
+Stream = Annotated[
+    str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
+]
+Data = Annotated[str | None, typer.Option(help="The recording: CSV, gzipped CSV or Parquet; or -.")]
+Learned = Annotated[Path | None, typer.Option(help="From nopf train; trained now if left out.")]
+Short = Annotated[str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}, nopf.")]
+Particles = Annotated[int, typer.Option(min=2, help="How many.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Estimates: .csv or .parquet; standard output if left out.")
+]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw the estimates: .svg, .png, .pdf, or .html for a page.")
+]
+Form = Annotated[
+    str | None, typer.Option("--format", help="Of a live stream: csv or json; as it comes in.")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Of a live stream: leave lines out that cannot be read.")
+]
+SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be filtered, and how.
+
+    Attributes:
+        source: the recording; "-" for a live stream.
+        model: what to filter it with.
+        columns: those that do not go by the model's names.
+        short: the filter's short name.
+        particles: how many.
+        proposal: the trained one that was given.
+        seed: of everything random.
+    """
+
+    source: str
+    model: StateSpaceModel
+    columns: Named
+    short: str
+    particles: int
+    proposal: NeuralProposal | None
+    seed: int
+
+    def make_filter(self, recording: Recording | None) -> Filter:
+        """The filter; its proposal is trained now if it needs one and none was given."""
+        proposal = self.proposal
+        if self.short == "nopf" and proposal is None:
+            try:
+                proposal = proposal_for(self.model, recording, self.seed, say)
+            except DataError as error:
+                where = "" if self.source == "-" else f"{self.source}: "
+                raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
+        try:
+            return make_user_filter(self.model, self.short, self.particles, proposal)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--filter") from None
+
+
+def filter_command(
+    target: Target,
+    stream: Stream = None,
+    data: Data = None,
+    proposal: Learned = None,
+    short: Short = "nopf",
+    particles: Particles = 1000,
+    out: Out = None,
+    plot: Plot = None,
+    time_column: TimeColumn = None,
+    controls: ControlColumns = None,
+    observations: ObservationColumns = None,
+    seed: Seed = 0,
+    form: Form = None,
+    skip_bad: SkipBad = False,
+    as_json: SummaryAsJson = False,
+) -> None:
+    """Estimates the states behind a recording, or a live stream, with a model.
+
+    Empty cells are missing observations. The prior is one dt of the model before the first row.
+    Estimates are mean, standard deviation and quantiles of each state, the effective sample size,
+    the log-evidence, and how well the model explains the data; warnings come in plain words.
+    """
+    source = _source(stream, data)
+    check_known("--filter", [short], (*FILTERS, "nopf"))
+    model = load(target).model
+    columns = named_columns(time_column, controls, observations)
+    given = _given(proposal, short, model)
+    request = Request(source, model, columns, short, particles, given, seed)
+    if source == "-":
+        if form not in (None, "csv", "json"):
+            raise typer.BadParameter(f"expected csv or json, got {form!r}", param_hint="--format")
+        if out is not None or plot is not None or as_json:
+            raise typer.BadParameter(
+                "a live stream goes to standard output, one line an observation; --out, --plot and "
+                "--json are for recordings"
+            )
+        _filter_stream(request, form, skip_bad)
+        return
+    if skip_bad:
+        raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
+    check_plot(plot, (".svg", ".png", ".pdf", ".html"))
+    _check_out(out, source)
+    if form is not None:
+        raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
+    if as_json and out is None:
+        raise typer.BadParameter(
+            "standard output has the estimates; name a file", param_hint="--out"
+        )
+    _filter_recording(request, out, plot, as_json)
+
+
+def _source(stream: str | None, data: str | None) -> str:
+    """The recording; "-" for a live stream."""
+    if stream not in (None, "-") or (stream == "-" and data is not None):
+        raise typer.BadParameter("name a recording with --data; a lone - means standard input")
+    source = stream or data
+    if source is None:
+        raise typer.BadParameter("needed: a recording, or - for a live stream", param_hint="--data")
+    return source
+
+
+def _given(file: Path | None, short: str, model: StateSpaceModel) -> NeuralProposal | None:
+    """The proposal that was given."""
+    if file is None:
+        return None
+    if short != "nopf":
+        raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
+    try:
+        return NeuralProposal.load(file, model)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint="--proposal") from None
+
+
+def _check_out(out: Path | None, source: str) -> None:
+    if out is None:
+        return
+    check_writable(out, "--out", source)
+    if out.suffix not in (".csv", ".parquet"):
+        raise typer.BadParameter(
+            f"{out}: expected a name that ends in .csv or .parquet", param_hint="--out"
+        )
+
+
+def _filter_recording(request: Request, out: Path | None, plot: Path | None, as_json: bool) -> None:
+    """Estimates to a file or standard output, then warnings, a picture and a summary."""
+    model = request.model
+    recording = recording_of(Path(request.source), model, request.columns)
+    if recording.times is None:
+        say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
+    for message in oddities(model, recording):
+        say(message)
+    flt = request.make_filter(recording)
+    try:
+        posterior = filter_recording(flt, recording, request.seed)
+    except ValueError as error:
+        raise typer.BadParameter(f"{request.source}: {error}") from None
+    names = estimate_names(posterior.state_names, posterior.quantile_levels)
+    rows = estimate_rows(np.asarray(posterior.times), posterior)
+    if out is None:
+        print(csv_table(names, rows), end="")
+    else:
+        write_estimates(out, names, rows)
+    warnings = posterior.warnings()
+    for message in warnings[:MOST_SAID]:
+        say(message)
+    if len(warnings) > MOST_SAID:
+        say(f"{len(warnings) - MOST_SAID} more warnings like these; --json has them all")
+    if plot is not None:
+        _draw(posterior, plot)
+    if out is not None:
+        _print_summary(request, posterior, warnings, out, as_json)
+
+
+def _draw(posterior: Posterior, plot: Path) -> None:
+    if plot.suffix == ".html":
+        from nopf.report.estimates import estimates_page
+
+        write_whole(plot, estimates_page(posterior).encode())
+    else:
+        from nopf.report.figures import estimate_figure, save
+
+        save(estimate_figure(posterior), plot)
+
+
+def _print_summary(
+    request: Request, posterior: Posterior, warnings: list[str], out: Path, as_json: bool
+) -> None:
+    steps = len(posterior.times)
+    ess = None if posterior.ess is None else float(posterior.ess.mean())
+    evidence = float(posterior.log_evidence)
+    if as_json:
+        summary = {
+            "file": str(out),
+            "steps": steps,
+            "filter": request.short,
+            "particles": request.particles,
+            "mean_ess": ess,
+            "log_evidence": evidence if np.isfinite(evidence) else None,
+            "warnings": warnings,
+        }
+        print(json.dumps(summary))
+    else:
+        count = "" if ess is None else f", mean ESS {ess:.0f} of {request.particles}"
+        print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}")
+
+
+def _filter_stream(request: Request, form: str | None, skip_bad: bool) -> None:
+    """An estimate a line, as the lines of standard input come."""
+    flt = request.make_filter(None)
+    if sys.stdin is None:
+        raise typer.BadParameter("standard input is closed", param_hint="-")
+    try:
+        skip = (lambda message: say(f"left out: {message}")) if skip_bad else None
+        rows, incoming = live_rows("standard input", sys.stdin, flt.model, request.columns, skip)
+        names = estimate_names(flt.model.state_names, flt.quantiles)
+        outgoing = form or incoming
+        if outgoing == "csv":
+            print(csv_header(names), flush=True)
+        for values in filter_live(flt, rows, request.seed, say):
+            line = format_csv(values) if outgoing == "csv" else format_json(names, values)
+            print(line, flush=True)
+    except (DataError, UnicodeDecodeError) as error:
+        say(str(error))
+        raise typer.Exit(2) from None
+    except BrokenPipeError:  # Whoever reads has gone: nothing left to do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,25 @@
+"""`nopf new`: a model to start from."""
+
+import importlib.resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nopf.files import write_whole
+
+
+def new_command(
+    file: Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")],
+) -> None:
+    """Writes a model to start from: a robot that measures distances, with comments."""
+    if file.suffix != ".py":
+        raise typer.BadParameter(f"{file}: expected a name that ends in .py")
+    if file.exists():
+        raise typer.BadParameter(f"{file} exists already; name another file")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"the folder {file.parent} does not exist")
+    template = importlib.resources.files("nopf") / "templates" / "robot.py"
+    text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
+    write_whole(file, text.encode())
+    print(f"{file} written. Try: nopf check {file}:model")

@@ -1,0 +1,108 @@
+"""Options that several commands have, and checks of what they are given."""
+
+import difflib
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.model import StateSpaceModel
+from nopf.recording import DataError, Named, Recording, read_recording
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help=f"FILE.py:OBJECT, or one of {', '.join(BENCHMARKS)}."),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option("--time", help="Column of times; time, t or timestamp if there is one."),
+]
+ControlColumns = Annotated[
+    str | None,
+    typer.Option("--controls", help="Columns of controls, with commas; the model's if left out."),
+]
+ObservationColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--observations", help="Columns of the observation, with commas; the model's if left out."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, the same numbers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def say(message: str) -> None:
+    """One line to standard error."""
+    print(f"nopf: {message}", file=sys.stderr)
+
+
+def named_columns(time: str | None, controls: str | None, observations: str | None) -> Named:
+    """Columns from the command line, with commas taken apart."""
+    both = [
+        None if names is None else [name.strip() for name in names.split(",")]
+        for names in (controls, observations)
+    ]
+    return Named(time, *both)
+
+
+def recording_of(file: Path, model: StateSpaceModel, columns: Named) -> Recording:
+    """The recording that `--data` names."""
+    try:
+        return read_recording(file, model, columns)
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
+
+
+def check_known(hint: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuses words that are not among the known ones; says which may have been meant."""
+    for word in given:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, 1, 0.4)
+            suggestion = f"; did you mean {near[0]}?" if near else ""
+            raise typer.BadParameter(
+                f"{word!r} is none of {', '.join(known)}{suggestion}", param_hint=hint
+            )
+
+
+def check_writable(file: Path, option: str, *read: str | Path | None) -> None:
+    """Refuses a file that cannot be written, or that is one of those that are read."""
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder; name a file", param_hint=option)
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"the folder {file.parent} does not exist", param_hint=option)
+    others = [Path(other) for other in read if other]
+    if file.exists() and any(other.exists() and file.samefile(other) for other in others):
+        raise typer.BadParameter(f"{file} is read here; name another file", param_hint=option)
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{file.parent}: cannot be written to ({error.strerror})", param_hint=option
+        ) from None
+
+
+def check_plot(plot: Path | None, allowed: tuple[str, ...]) -> None:
+    """Refuses a picture that cannot be drawn."""
+    if plot is None:
+        return
+    if plot.suffix not in allowed:
+        raise typer.BadParameter(
+            f"{plot}: expected a name that ends in {', '.join(allowed)}", param_hint="--plot"
+        )
+    check_writable(plot, "--plot")
+    check_pictures()
+
+
+def check_pictures() -> None:
+    """Refuses to go on without what pictures need."""
+    try:
+        import matplotlib.figure  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError:
+        say("pictures need matplotlib and Plotly: python -m pip install 'nopf[plots]'")
+        raise typer.Exit(1) from None

@@ -1,0 +1,64 @@
+"""`nopf report`: one page of results."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nopf.benchmarks.runner import Results, ResultsError
+from nopf.command.options import AsJson, check_pictures
+from nopf.files import write_whole
+
+Folder = Annotated[Path, typer.Argument(help="A folder of results, from bench or sweep.")]
+Out = Annotated[Path | None, typer.Option(help="The page; FOLDER/report.html if left out.")]
+Figures = Annotated[
+    str | None, typer.Option(help="svg, png or pdf: also draw every figure, in FOLDER/figures.")
+]
+
+
+def report_command(
+    folder: Folder, out: Out = None, figures: Figures = None, as_json: AsJson = False
+) -> None:
+    """Makes one HTML page of results, with tables and animated particles; it needs no network."""
+    if figures not in (None, "svg", "png", "pdf"):
+        raise typer.BadParameter(
+            f"expected svg, png or pdf, got {figures!r}", param_hint="--figures"
+        )
+    if not (folder / "nopf.json").is_file():
+        raise typer.BadParameter(
+            f"{folder} holds no results; make some with: nopf bench range-only --out {folder}"
+        )
+    check_pictures()
+    from nopf.report.drawing import draw_all
+    from nopf.report.page import page
+
+    results = _results(folder)
+    target = folder / "report.html" if out is None else out
+    _check_page(target)
+    write_whole(target, page(results).encode())
+    drawn = draw_all(results, folder / "figures", figures) if figures else []
+    if as_json:
+        print(json.dumps({"page": str(target), "figures": [str(file) for file in drawn]}))
+        return
+    print(f"{target}: open it in a browser ({target.stat().st_size / 1e6:.1f} MB, no network)")
+    if drawn:
+        print(f"{len(drawn)} figures in {folder / 'figures'}")
+
+
+def _results(folder: Path) -> Results:
+    try:
+        results = Results(folder)
+    except ResultsError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not any(results.rows(name) for name in results.benchmarks()):
+        raise typer.BadParameter(f"{folder}: no cell is finished yet; run nopf bench again")
+    return results
+
+
+def _check_page(target: Path) -> None:
+    if target.is_dir() or not target.parent.is_dir():
+        raise typer.BadParameter(f"{target}: expected a file in a folder that exists, for the page")
+    if not os.access(target.parent, os.W_OK):
+        raise typer.BadParameter(f"{target.parent}: cannot be written to; name a page with --out")

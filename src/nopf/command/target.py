@@ -1,0 +1,90 @@
+"""The model that a command is given, and a filter for it."""
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import typer
+
+from nopf.benchmarks import BENCHMARKS, Benchmark, make_filter
+from nopf.filters import Filter
+from nopf.gaussian import Numbers
+from nopf.model import StateSpaceModel
+from nopf.proposals import NeuralProposal
+
+
+class Loaded(NamedTuple):
+    """A model, its horizon if that is known, and the file that it comes from."""
+
+    model: StateSpaceModel
+    horizon: int | None = None
+    module: ModuleType | None = None
+
+    def controls(self, horizon: int) -> Numbers:
+        """Control inputs of a typical series: `controls(steps)` of the model's file."""
+        make = getattr(self.module, "controls", None)
+        if not callable(make):
+            raise typer.BadParameter(
+                "this model reads step.control, and its file says nothing of typical ones: add a "
+                "function controls(steps) that returns an array, one row a step"
+            )
+        try:
+            return make(horizon)
+        except Exception as error:
+            raise typer.BadParameter(
+                f"controls({horizon}) of the model's file: {type(error).__name__}: {error}"
+            ) from None
+
+
+def load(target: str) -> Loaded:
+    """The model that `target` names."""
+    if target in BENCHMARKS:
+        return Loaded(BENCHMARKS[target].model, BENCHMARKS[target].horizon)
+    path, colon, name = target.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise typer.BadParameter(
+            f"expected FILE.py:OBJECT or one of {', '.join(BENCHMARKS)}, got {target!r}"
+        )
+    if not Path(path).is_file():
+        raise typer.BadParameter(f"{path}: no such file")
+    module = _execute(path)
+    found = getattr(module, name, None)
+    if not isinstance(found, StateSpaceModel):
+        models = [key for key, value in vars(module).items() if isinstance(value, StateSpaceModel)]
+        raise typer.BadParameter(
+            f"{path}: expected a nopf.StateSpaceModel named {name}, "
+            f"found {'none' if found is None else type(found).__name__}; "
+            f"models in this file: {', '.join(models) or 'none'}"
+        )
+    return Loaded(found, None, module)
+
+
+def _execute(path: str) -> ModuleType:
+    """The user's file as a module."""
+    spec = importlib.util.spec_from_file_location("nopf_user_model", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(Path(path).parent))  # for what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = frames[-1].lineno if frames else None
+        if isinstance(error, SyntaxError) and error.filename == path:
+            line = error.lineno
+        where = f"{path}, line {line}" if line else path
+        raise typer.BadParameter(f"{where}: {type(error).__name__}: {error}") from None
+    return module
+
+
+def make_user_filter(
+    model: StateSpaceModel, name: str, particles: int, proposal: NeuralProposal | None
+) -> Filter:
+    """A filter by its short name, for a user's model."""
+    case = Benchmark("yours", "your model", model, 1, particles)
+    return make_filter(name, case, particles, proposal)

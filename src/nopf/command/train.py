@@ -1,0 +1,173 @@
+"""`nopf train`: a proposal for a model, in a file."""
+
+import contextlib
+import dataclasses
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.command.options import (
+    AsJson,
+    ControlColumns,
+    Model,
+    ObservationColumns,
+    Seed,
+    TimeColumn,
+    check_writable,
+    named_columns,
+    recording_of,
+    say,
+)
+from nopf.command.target import Loaded, load
+from nopf.recipe import Recipe
+from nopf.recording import DataError, Named, imitation
+from nopf.training.to_file import Series, Trained, train_to_file
+
+Out = Annotated[Path, typer.Option(help="Where to write the proposal.")]
+Horizon = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps of a simulated trajectory; known for benchmarks."),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="A recording to imitate: its times, controls, what is missing."),
+]
+RecipeName = Annotated[str, typer.Option(help="fast, or paper: the published one.")]
+Base = Annotated[
+    str | None, typer.Option(help="auto, skeleton or linearised; the recipe's if left out.")
+]
+Steps = Annotated[int | None, typer.Option(help="Gradient steps at most.")]
+MissingRate = Annotated[
+    float | None, typer.Option(help="Chance that a coordinate is missing, while training.")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start anew even if an earlier run was cut short.")
+]
+
+
+def train_command(
+    target: Model,
+    out: Out,
+    horizon: Horizon = None,
+    recording: Data = None,
+    time_column: TimeColumn = None,
+    controls: ControlColumns = None,
+    observations: ObservationColumns = None,
+    recipe: RecipeName = "fast",
+    seed: Seed = 0,
+    base: Base = None,
+    steps: Steps = None,
+    missing_rate: MissingRate = None,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+) -> None:
+    """Trains a proposal on data simulated from a model, and writes it to a file.
+
+    A run that was cut short goes on where it was when the same command is given again.
+    """
+    loaded = load(target)
+    if recording is None:
+        series = _series(loaded, horizon)
+    else:
+        columns = named_columns(time_column, controls, observations)
+        series = _series_like(recording, loaded, columns, horizon)
+    settings = _recipe(recipe, target, base, steps, missing_rate)
+    check_writable(out, "--out", target.rpartition(":")[0], recording)
+    part = out.with_name(out.name + ".part")
+    if fresh:
+        part.unlink(missing_ok=True)
+    before = out.exists()
+    with _warnings_said():
+        trained = train_to_file(
+            loaded.model,
+            series,
+            jax.random.key(seed),
+            settings,
+            file=out,
+            part=part,
+            keep_half=True,
+        )
+    if trained.interrupted and before:
+        say(f"{out} is kept as it was; the run is in {part}")
+    _print_result(trained, out, as_json)
+    if trained.interrupted:
+        say("give the same command again to go on")
+        raise typer.Exit(130)
+
+
+def _series(loaded: Loaded, horizon: int | None) -> Series:
+    """Series of so many steps; with the controls of the model's file if it reads any."""
+    horizon = loaded.horizon if horizon is None else horizon
+    if horizon is None:
+        raise typer.BadParameter(
+            "needed for a model from a file, if there is no --data", param_hint="--horizon"
+        )
+    return Series(
+        horizon, controls=loaded.controls(horizon) if loaded.model.reads_control else None
+    )
+
+
+def _series_like(file: Path, loaded: Loaded, columns: Named, horizon: int | None) -> Series:
+    """Series like a recording."""
+    if horizon is not None:
+        raise typer.BadParameter("the recording says how long", param_hint="--horizon")
+    try:
+        return imitation(loaded.model, recording_of(file, loaded.model, columns))
+    except DataError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--data") from None
+
+
+def _recipe(
+    name: str, target: str, base: str | None, steps: int | None, missing_rate: float | None
+) -> Recipe:
+    """The recipe, with what was given beside its name."""
+    if name not in ("fast", "paper"):
+        raise typer.BadParameter(f"expected fast or paper, got {name!r}", param_hint="--recipe")
+    given = {"base": base, "steps": steps, "missing_rate": missing_rate}
+    changes = {option: value for option, value in given.items() if value is not None}
+    try:
+        if name == "paper":
+            return Recipe.paper(target if target in BENCHMARKS else None, **changes)
+        return Recipe.fast(**changes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@contextlib.contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Warnings come as lines, as all that the command says."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                say(str(warning.message))
+
+
+def _print_result(trained: Trained, out: Path, as_json: bool) -> None:
+    proposal = trained.proposal
+    best = proposal.history[proposal.history[:, 2].argmin()]
+    steps, share = int(proposal.history[-1, 0]), float(best[3])
+    if as_json:
+        result = {
+            "file": str(out),
+            "base": proposal.recipe.base,
+            "steps": steps,
+            "seconds": round(trained.seconds, 2),
+            "held_out_loss": float(best[2]),
+            "held_out_ess_fraction": share,
+            "recipe": dataclasses.asdict(proposal.recipe),
+        }
+        print(json.dumps(result))
+    else:
+        print(
+            f"{out}: {steps} steps in {trained.seconds:.1f} s on the {proposal.recipe.base} base; "
+            f"held-out ESS {100 * share:.1f} % of the draws"
+        )

@@ -1,0 +1,97 @@
+"""Which columns of a recording mean what."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nopf.model import StateSpaceModel
+
+TIME_NAMES = ("time", "t", "timestamp")
+
+
+class DataError(ValueError):
+    """A recording that cannot be used; the message says where and why."""
+
+
+class Columns(NamedTuple):
+    """Which columns of a recording mean what.
+
+    Attributes:
+        time: the column of times; None if observations come every `model.dt`.
+        controls: the columns of `step.control`.
+        observations: the columns of the observation.
+    """
+
+    time: str | None
+    controls: tuple[str, ...]
+    observations: tuple[str, ...]
+
+
+class Named(NamedTuple):
+    """Columns as a user named them; None for those that go by the model's names."""
+
+    time: str | None = None
+    controls: Sequence[str] | None = None
+    observations: Sequence[str] | None = None
+
+
+BY_MODEL = Named()
+
+
+def choose_columns(
+    where: str, found: Sequence[str], model: StateSpaceModel, named: Named
+) -> Columns:
+    """The columns that a model needs.
+
+    Args:
+        where: the file, for messages.
+        found: the columns that there are.
+        model: the model.
+        named: those that the user named.
+    """
+    wanted = observed(model, named)
+    width = model.observation_space.size
+    if len(wanted) != width:
+        raise DataError(
+            f"{where}: the model's observation has {width} numbers, but {len(wanted)} columns were "
+            f"named: {', '.join(wanted)}"
+        )
+    driven: tuple[str, ...] = ()
+    if model.reads_control:
+        driven = tuple(model.control_names if named.controls is None else named.controls)
+        if not driven:
+            raise DataError(
+                f"{where}: this model reads step.control; name its columns with --controls, or "
+                "with control_names= in the model"
+            )
+        if model.control_names and len(driven) != len(model.control_names):
+            raise DataError(
+                f"{where}: the model reads {len(model.control_names)} controls "
+                f"({', '.join(model.control_names)}), but {len(driven)} columns were named: "
+                f"{', '.join(driven)}"
+            )
+    time = named.time
+    if time is None:
+        free = [name for name in found if name not in (*driven, *wanted)]
+        time = next((name for name in free if is_time(name)), None)
+    chosen = [*([] if time is None else [time]), *driven, *wanted]
+    for name in chosen:
+        if chosen.count(name) > 1:
+            raise DataError(f"{where}: column {name!r} is used twice: {', '.join(chosen)}")
+        if found.count(name) != 1:
+            many = "no column" if name not in found else "several columns"
+            raise DataError(
+                f"{where}: {many} {name!r}; there are {', '.join(found)}. Choose with --time, "
+                "--controls and --observations, or name them in the model (observation_names=, "
+                "control_names=)"
+            )
+    return Columns(time, driven, wanted)
+
+
+def observed(model: StateSpaceModel, named: Named) -> tuple[str, ...]:
+    """The columns of the observation."""
+    return tuple(model.observation_names if named.observations is None else named.observations)
+
+
+def is_time(name: str) -> bool:
+    """Whether a column is called as times are."""
+    return name.lower() in TIME_NAMES

@@ -1,0 +1,137 @@
+"""A proposal for a recording: trained on series like it, and kept for the next time."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import nopf
+from nopf.model import StateSpaceModel
+from nopf.proposals import NeuralProposal
+from nopf.proposals.fingerprint import fingerprint
+from nopf.proposals.proposal import why_not_additive
+from nopf.recipe import Recipe
+from nopf.recording.columns import DataError
+from nopf.recording.estimate import start_time
+from nopf.recording.reading import Recording
+from nopf.training.to_file import Series, train_to_file
+
+LONGEST = 500  # steps of a recording that training imitates
+LIVE_HORIZON, LIVE_MISSING = 100, 0.1  # where nothing is known of a stream yet
+
+
+def proposal_for(
+    model: StateSpaceModel,
+    recording: Recording | None,
+    seed: int,
+    say: Callable[[str], None],
+    folder: Path | None = None,
+) -> NeuralProposal:
+    """A proposal for a model and a recording: from the cache, or trained now.
+
+    Training imitates the recording: its times, its controls, and what is missing in it.
+
+    Args:
+        model: the model.
+        recording: what shall be filtered; None for a stream of which nothing is known yet.
+        seed: of training.
+        say: is told what happens.
+        folder: the cache; the user's if left out.
+    """
+    if recording is None:
+        series, recipe = _stream(model)
+    else:
+        series, recipe = imitation(model, recording), Recipe.fast()
+    folder = cache_folder() if folder is None else folder
+    file = folder / f"{_digest(model, series, recipe, seed)}.nopf"
+    if file.exists():
+        try:
+            proposal = NeuralProposal.load(file, model)
+        except ValueError as error:
+            say(f"the proposal that was kept cannot be used ({error})")
+        else:
+            say("using the proposal that was trained for this model and data before")
+            return proposal
+    reason = _why_not_kept(folder)
+    if reason is None:
+        kept = "kept for the next time (--filter bpf or lpf need none)"
+    else:
+        kept = f"not kept, since {reason}; NOPF_CACHE names another"
+    say(f"training a proposal on {series.horizon} simulated steps like yours; it is {kept}")
+    trained = train_to_file(
+        model,
+        series,
+        jax.random.key(seed),
+        recipe,
+        file=file if reason is None else None,
+        part=file.with_suffix(".part") if reason is None else None,
+    )
+    return trained.proposal
+
+
+def imitation(model: StateSpaceModel, recording: Recording) -> Series:
+    """Series like a recording (its first steps, if it is long), for training."""
+    horizon = min(len(recording.observations), LONGEST)
+    missing = np.isnan(recording.observations[:horizon])
+    if missing.all():
+        raise DataError(f"nothing is observed in the first {horizon} rows: nothing to train for")
+    times, controls = recording.times, recording.controls
+    return Series(
+        horizon,
+        times=None if times is None else times[:horizon],
+        controls=None if controls is None else controls[:horizon],
+        start=None if times is None else start_time(model, float(times[0])),
+        missing=missing if missing.any() else None,
+    )
+
+
+def _stream(model: StateSpaceModel) -> tuple[Series, Recipe]:
+    """How to train for a stream of which nothing is known yet."""
+    if model.reads_control:
+        raise DataError(
+            "this model reads step.control, and how a live robot will be driven is not known "
+            "yet: train on a recording first (nopf train MODEL --data run.csv --out FILE), "
+            "then pass --proposal FILE"
+        )
+    additive = why_not_additive(model) is None
+    return Series(LIVE_HORIZON), Recipe.fast(missing_rate=LIVE_MISSING if additive else 0.0)
+
+
+def cache_folder() -> Path:
+    """Where proposals are kept: `$NOPF_CACHE`, or `nopf` in the user's cache folder."""
+    if "NOPF_CACHE" in os.environ:
+        return Path(os.environ["NOPF_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "nopf"
+
+
+def _why_not_kept(folder: Path) -> str | None:
+    """Why nothing can be kept in the cache; None if it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"the cache {folder} cannot be written to ({error.strerror})"
+
+
+def _digest(model: StateSpaceModel, series: Series, recipe: Recipe, seed: int) -> str:
+    """Of all that decides how a proposal comes out."""
+    controls = None if series.controls is None else np.shape(series.controls)[1]
+    settings = {field.name: getattr(series, field.name) for field in dataclasses.fields(series)}
+    given = {name: value for name, value in settings.items() if value is not None}
+    identity = {
+        "nopf": nopf.__version__,
+        "model": fingerprint(model, controls),
+        "recipe": dataclasses.asdict(recipe),
+        "settings": {name: np.asarray(value).tolist() for name, value in given.items()},
+        "seed": seed,
+        "precision": str(jax.numpy.zeros(()).dtype),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,78 @@
+"""Writes estimates: as CSV, JSON lines or Parquet."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nopf.files import write_whole
+from nopf.filters import Info, Posterior
+from nopf.recording.columns import DataError
+
+
+def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
+    """The columns of estimates."""
+    parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
+    states = [f"{name}_{part}" for name in state_names for part in parts]
+    return ["time", *states, "ess", "log_evidence", "p_value", "drift"]
+
+
+def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
+    """`(T, columns)` numbers in the order of `estimate_names`.
+
+    Args:
+        times: `(T,)`.
+        found: a `Posterior`, or an `Info` whose arrays have a time axis.
+    """
+    parts = [found.mean[:, None], found.std[:, None], found.quantiles]
+    states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+    evidence = found.log_evidence_increments if isinstance(found, Posterior) else found.log_evidence
+    nothing = np.full(len(times), np.nan)
+    signs = [nothing if found.ess is None else found.ess, evidence, found.p_value, found.drift]
+    columns = [times, *np.swapaxes(states, 1, 2).reshape(len(times), -1).T, *signs]
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+
+
+def csv_header(names: Sequence[str]) -> str:
+    """One line of names, in quotes where they need them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def format_csv(values: np.ndarray) -> str:
+    """One line; empty where there is no number. Times, which come first, keep all their digits."""
+    cells = ["" if np.isnan(value) else f"{value:.9g}" for value in values[1:]]
+    return ",".join([repr(float(values[0])), *cells])
+
+
+def csv_table(names: Sequence[str], rows: np.ndarray) -> str:
+    """Estimates as CSV."""
+    return "\n".join([csv_header(names), *(format_csv(row) for row in rows)]) + "\n"
+
+
+def format_json(names: Sequence[str], values: np.ndarray) -> str:
+    """One line; null where there is no number."""
+    rounded = [float(f"{value:.9g}") if np.isfinite(value) else None for value in values[1:]]
+    return json.dumps(dict(zip(names, [float(values[0]), *rounded], strict=True)))
+
+
+def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
+    """Writes estimates, whole or not at all: Parquet if the file is called so, otherwise CSV."""
+    if file.suffix == ".parquet":
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise DataError(
+                f"{file}: writing Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
+            ) from None
+        buffer = io.BytesIO()
+        columns = dict(zip(names, rows.T, strict=True))
+        pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
+        write_whole(file, buffer.getvalue())
+        return
+    write_whole(file, csv_table(names, rows).encode())

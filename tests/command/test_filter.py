@@ -1,0 +1,161 @@
+"""`nopf filter` as a user calls it."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import nopf
+from nopf.recording import read_recording
+from tests import recordings
+from tests.command.calling import invoke
+from tests.command.calling import nopf as nopf_process
+from tests.recordings import GOOD, MODEL
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOPF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "robot.py").write_text(MODEL)
+    (tmp_path / "run.csv").write_text(GOOD)
+    return tmp_path
+
+
+def test_estimates_are_the_filters(folder):
+    model = recordings.model()
+    done = invoke(
+        *("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "bpf"),
+        *("--particles", 200, "--out", folder / "out.csv", "--json", "--plot", folder / "p.html"),
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 3
+    lines = (folder / "out.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    assert names[:6] == ["time", "place_mean", "place_std", "place_q05", "place_q50", "place_q95"]
+    assert names[-4:] == ["ess", "log_evidence", "p_value", "drift"]
+    table = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
+    recording = read_recording(folder / "run.csv", model)
+    posterior = nopf.ParticleFilter(model, None, 200).run(
+        recording.observations,
+        key=jax.random.key(0),
+        times=recording.times,
+        controls=recording.controls,
+        start=9.5,
+    )
+    np.testing.assert_allclose(table[:, 0], recording.times)
+    np.testing.assert_allclose(table[:, 1], posterior.mean[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(table[:, 10], posterior.quantiles[:, 2, 1], rtol=1e-5)
+    np.testing.assert_allclose(table[:, -4], posterior.ess, rtol=1e-5)
+    np.testing.assert_allclose(table[:, -3], posterior.log_evidence_increments, rtol=1e-4)
+    page = (folder / "p.html").read_text()
+    assert "<h1>Estimates</h1>" in page
+    assert "src=" not in page.split("<script")[0]
+
+
+def stream(folder, text, *more):
+    arguments = ["filter", f"{folder}/robot.py:model", *more, "--particles", 200]
+    return nopf_process(*arguments, input=text)
+
+
+def test_a_live_stream_gives_the_same_as_a_recording(folder):
+    whole = invoke(
+        *("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"),
+        *("--filter", "lpf", "--particles", 200),
+    )
+    live = stream(folder, GOOD, "-", "--filter", "lpf")
+    assert live.returncode == 0, live.stderr
+    assert live.stdout == whole.stdout
+    rows = [line.split(",") for line in GOOD.splitlines()]
+    objects = [
+        json.dumps({n: float(c) for n, c in zip(rows[0], row, strict=True) if c and n != "note"})
+        for row in rows[1:]
+    ]
+    as_json = stream(folder, "\n".join(objects) + "\n", "--data", "-", "--filter", "lpf")
+    assert as_json.returncode == 0, as_json.stderr
+    numbers = [list(json.loads(line).values()) for line in as_json.stdout.splitlines()]
+    expected = [[float(cell) for cell in line.split(",")] for line in live.stdout.splitlines()[1:]]
+    np.testing.assert_allclose(numbers, expected)
+    bad = stream(folder, GOOD.replace("1.4", "far"), "-", "--filter", "lpf")
+    assert bad.returncode == 2
+    assert "standard input, row 4, column gps: expected a number" in bad.stderr
+    assert len(bad.stdout.splitlines()) == 3  # what was right before is out
+
+
+def test_what_is_read_is_not_written_over(folder):
+    arguments = ("--filter", "bpf", "--data", folder / "run.csv")
+    model = f"{folder}/robot.py:model"
+    for command in (
+        ("filter", model, *arguments, "--out", folder / "run.csv"),
+        ("train", model, "--data", folder / "run.csv", "--out", folder / "run.csv"),
+        ("train", model, "--data", folder / "run.csv", "--out", folder / "robot.py"),
+    ):
+        done = invoke(*command)
+        assert done.exit_code == 2
+        assert "is read here; name another file" in done.output
+    for plot in (folder, folder / "no" / "x.svg"):
+        done = invoke("filter", model, *arguments, "--plot", plot)
+        assert done.exit_code == 2
+    assert (folder / "run.csv").read_text() == GOOD
+    assert (folder / "robot.py").read_text() == MODEL
+
+
+def test_model_files_that_end_or_fail(tmp_path):
+    for text, words in [
+        ("import sys\nsys.exit(0)", "line 2: SystemExit: 0"),
+        ("import helper", "helper.py, line 3"),
+    ]:
+        (tmp_path / "helper.py").write_text("\n\ndef (")
+        (tmp_path / "robot.py").write_text(text)
+        done = invoke("filter", f"{tmp_path}/robot.py:model", "--data", "x.csv")
+        assert done.exit_code == 2
+        assert words in done.output
+
+
+@pytest.mark.slow
+def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, monkeypatch):
+    seen = []
+
+    def quick(model, horizon, key, *, recipe, checkpoint, **data):
+        seen.append({"horizon": horizon, **data})
+        small = nopf.Recipe.fast(
+            base="skeleton", width=4, steps=0, missing_rate=recipe.missing_rate
+        )
+        return nopf.train(model, horizon, key, recipe=small, **data)
+
+    monkeypatch.setattr("nopf.training.to_file.train", quick)
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"]
+    first, second = (invoke(*command, "--particles", 50) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    assert "training a proposal on 3 simulated steps" in first.stderr
+    assert "trained for this model and data before" in second.stderr
+    assert first.stdout == second.stdout
+    (data,) = seen
+    np.testing.assert_array_equal(data["times"], [10.0, 10.5, 11.2])
+    np.testing.assert_array_equal(data["missing"], [[0, 0], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(data["controls"], [[1], [1], [0.5]])
+    assert data["start"] == 9.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a recording, or - for a live stream"),
+        (["--data", "none.csv"], "cannot be read"),
+        (["--data", "run.csv", "--filter", "bfp"], "did you mean bpf?"),
+        (["--data", "run.csv", "--filter", "kf", "--proposal", "x.nopf"], "kf uses none"),
+        (["--data", "run.csv", "--proposal", "run.csv"], "damaged or of another kind"),
+        (["--data", "run.csv", "--observations", "gps"], "the model's observation has 2 numbers"),
+        (["--data", "run.csv", "--plot", "x.gif"], "expected a name that ends in"),
+        (["--data", "run.csv", "--json"], "standard output has the estimates; name a file"),
+        (["--data", "-", "--out", "x.csv"], "are for recordings"),
+        (["--data", "-"], "train on a recording first"),
+    ],
+)
+def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):
+    monkeypatch.chdir(folder)
+    before = sorted(folder.iterdir())
+    done = invoke("filter", "robot.py:model", *arguments)
+    assert done.exit_code in (1, 2)
+    assert words in done.output or words in str(done.exception)
+    assert sorted(folder.iterdir()) == before
