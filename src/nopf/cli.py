@@ -21,10 +21,11 @@ import typer
 
 from nopf.benchmarks import BENCHMARKS
 from nopf.benchmarks.cluster import ClusterError
-from nopf.benchmarks.filters import FILTERS, NAMES
 from nopf.benchmarks.progress import Cells
-from nopf.benchmarks.runner import Results, ResultsError, plan, run, write_csv
+from nopf.benchmarks.results import Results, ResultsError, write_csv
+from nopf.benchmarks.runner import plan, run
 from nopf.benchmarks.tables import Table, tabulate
+from nopf.catalogue import LEARNED, NAMES
 from nopf.check import Report, check
 from nopf.estimate import (
     filter_live,
@@ -56,6 +57,7 @@ from nopf.recording import (
 from nopf.training import TrainingInterrupted, train
 
 MOST_SAID = 10  # warnings that a terminal gets
+FILTERS = tuple(name for name in NAMES if name not in LEARNED)
 
 app = typer.Typer(
     help="Particle filters that learn where to put their particles.",

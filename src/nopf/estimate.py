@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 import nopf
-from nopf.benchmarks.benchmark import Benchmark
-from nopf.benchmarks.filters import make_filter
+from nopf.catalogue import make_filter
 from nopf.filters import Filter, Monitor, Posterior
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
@@ -38,8 +37,7 @@ def make_user_filter(
     model: StateSpaceModel, name: str, particles: int, proposal: NeuralProposal | None
 ) -> Filter:
     """A filter by its short name, for a user's model."""
-    case = Benchmark("yours", "your model", model, 1, particles)
-    return make_filter(name, case, particles, proposal)
+    return make_filter(name, model, particles, proposal=proposal)
 
 
 def proposal_for(

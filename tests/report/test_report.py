@@ -12,8 +12,9 @@ import scipy.stats
 from typer.testing import CliRunner
 
 import nopf
-from nopf.benchmarks import BENCHMARKS, runner
-from nopf.benchmarks.runner import Results, plan, run
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.results import Cell, Results
+from nopf.benchmarks.runner import plan, run
 from nopf.cli import app
 from nopf.report import figures
 from nopf.report.drawing import draw_all
@@ -26,7 +27,7 @@ def results(tmp_path_factory):
     """Two benchmarks, two numbers of particles, an untrained network."""
     with pytest.MonkeyPatch.context() as patch:
         quick = nopf.Recipe.fast(base="skeleton", steps=0)
-        patch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
+        patch.setattr(nopf.Recipe, "fast", classmethod(lambda cls, **changes: quick))
         folder = Results(tmp_path_factory.mktemp("report") / "results")
         cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2, [200])[0]
         cells += plan(["sensor-bias"], ["bpf"], 2, [40])[0]
@@ -78,7 +79,7 @@ def test_the_page_works_in_a_browser(results, browser):
         return browser.execute_script(f"return Array.from({FIRST_CLOUD}.data[1].x)")
 
     # The slider moves the cloud, by keyboard too.
-    trace = results.trace(runner.Cell("sensor-bias", "bpf", 200, 0))
+    trace = results.trace(Cell("sensor-bias", "bpf", 200, 0))
     np.testing.assert_allclose(cloud(), trace["kept"][0, :, 0], rtol=1e-3, atol=1e-4)
     slider = browser.find_element(By.CSS_SELECTOR, ".player input")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -216,9 +217,7 @@ def test_shading_is_by_rank(results):
 @pytest.mark.slow
 def test_snapshots_show_the_benchmark(results):
     case = BENCHMARKS["range-only"]
-    traces = {
-        short: results.trace(runner.Cell("range-only", short, 200, 0)) for short in ("enkf", "bpf")
-    }
+    traces = {short: results.trace(Cell("range-only", short, 200, 0)) for short in ("enkf", "bpf")}
     figure = figures.snapshot_figure(case, traces, at=[1, 59])
     assert len(figure.axes) == 2
     star = figure.axes[1].lines[1]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.runner import Cell, Results
+from nopf.benchmarks.results import Cell, Results
 from nopf.benchmarks.tables import tabulate
 from nopf.report.figures import (
     additional_figure,

@@ -7,8 +7,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from nopf.catalogue import COLOURS
 from nopf.filters import Monitor, Posterior
-from nopf.report.figures import COLOURS, bands
+from nopf.report.figures import bands
 from nopf.report.page import asset
 
 COLOUR = COLOURS["nopf"]

@@ -12,26 +12,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from nopf.benchmarks.benchmark import Benchmark
-from nopf.benchmarks.filters import NAMES
-from nopf.benchmarks.runner import METRICS, Row, Trace
-from nopf.benchmarks.tables import LABELS, TARGET, TITLES, Table, words_of
+from nopf.benchmarks.results import METRICS, Row, Trace
+from nopf.benchmarks.tables import TARGET, TITLES, Table, words_of
+from nopf.catalogue import COLOURS, LABELS, NAMES
 from nopf.filters import Posterior
 from nopf.model import StateSpaceModel, Trajectories
 
-# Okabe and Ito's colours, told apart by most colour-blind readers.
-COLOURS = {
-    "kf": "#000000",
-    "enkf": "#E69F00",
-    "bpf": "#D55E00",
-    "apf": "#B59B00",
-    "upf": "#999999",
-    "nupf": "#A65628",
-    "ispf": "#009E73",
-    "opf": "#56B4E9",
-    "lpf": "#CC79A7",
-    "nopf": "#0072B2",
-    "nopf-paper": "#9467BD",
-}
 LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
 LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
 

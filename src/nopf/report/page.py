@@ -11,11 +11,11 @@ from plotly.offline import get_plotlyjs
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.filters import LEARNED, NAMES
-from nopf.benchmarks.runner import DRAWN, METRICS, Cell, Results, Row, Trace
-from nopf.benchmarks.tables import LABELS, TITLES, Entry, Table, seeds_in_words, tabulate, words_of
+from nopf.benchmarks.results import METRICS, Cell, Results, Row, Trace
+from nopf.benchmarks.runner import DRAWN
+from nopf.benchmarks.tables import TITLES, Entry, Table, seeds_in_words, tabulate, words_of
+from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES
 from nopf.report.figures import (
-    COLOURS,
     LOGARITHMIC,
     against_particles,
     ellipse,
@@ -80,7 +80,7 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
     table = tabulate([row for row in rows if row["particles"] == particles])
     parts.append(
         f"<p>{particles:,} particles, {case.horizon} observations, "
-        f"{seeds_in_words(max(table.seeds.values()))}.{_training(results, name)}</p>"
+        f"{seeds_in_words(max(table.seeds.values()))}.{_training(results, name, rows)}</p>"
         f"{_table(table)}"
     )
     if data["clouds"]:
@@ -157,14 +157,18 @@ def _table(table: Table) -> str:
     )
 
 
-def _training(results: Results, name: str) -> str:
+def _training(results: Results, name: str, rows: Sequence[Row]) -> str:
+    """How the filters of these rows learned; those that share a proposal in one sentence."""
+    shown = {row["filter"] for row in rows}
     said = []
-    for short in LEARNED:
-        record = results.training(name, short)
+    for recipe in dict.fromkeys(CATALOGUE[short].recipe for short in LEARNED):
+        labels = [LABELS[s] for s in LEARNED if CATALOGUE[s].recipe == recipe and s in shown]
+        record = results.training(name, recipe) if recipe is not None and labels else None
         if record is not None:
             took = f" in {record['seconds']:.0f} s" if record["seconds"] else ""
             steps = f"{record['steps']} steps" if record["steps"] else "no step was needed"
-            said.append(f" {LABELS[short]} was trained{took} ({steps}, {record['base']} base).")
+            who = f"{' and '.join(labels)} {'was' if len(labels) == 1 else 'were'}"
+            said.append(f" {who} trained{took} ({steps}, {record['base']} base).")
     return "".join(said)
 
 
