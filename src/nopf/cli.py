@@ -624,7 +624,7 @@ def filter_command(
         if plot.suffix == ".html":
             from nopf.report.estimates import estimates_page
 
-            write_whole(plot, estimates_page(posterior).encode())
+            write_whole(plot, estimates_page(posterior, particles).encode())
         else:
             figures = _figures()
             figures.save(figures.estimate_figure(posterior), plot)

@@ -16,7 +16,7 @@ from nopf.benchmarks import BENCHMARKS
 from nopf.benchmarks.results import Cell, Results
 from nopf.benchmarks.runner import plan, run
 from nopf.cli import app
-from nopf.report import figures
+from nopf.report import figures, numbers
 from nopf.report.drawing import draw_all
 from nopf.report.page import page
 from tests import models
@@ -121,7 +121,7 @@ def test_the_page_works_in_a_browser(results, browser):
         "s.dispatchEvent(new Event('change'))"
     )
     rows = results.rows("sensor-bias")
-    expected = [mean for _, mean, _, _ in figures.against_particles(rows, "bpf", "es")]
+    expected = [mean for _, mean, _, _ in numbers.against_particles(rows, "bpf", "es")]
     assert browser.execute_script(f"return Array.from({sweep}.y)") == pytest.approx(expected)
 
     # A phone: nothing but tables is wider than the screen.
@@ -201,7 +201,7 @@ def test_figures(results, tmp_path):
 
 def test_ellipse_holds_ninety_percent():
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
-    outline = figures.ellipse(mean, cov) - mean
+    outline = numbers.ellipse(mean, cov) - mean
     squares = np.sum(outline * np.linalg.solve(cov, outline.T).T, axis=1)
     np.testing.assert_allclose(scipy.stats.chi2.cdf(squares, 2), 0.9, rtol=1e-9)
 
@@ -209,9 +209,9 @@ def test_ellipse_holds_ninety_percent():
 def test_shading_is_by_rank(results):
     rows = [row for row in results.rows("sensor-bias") if row["particles"] == 200]
     table = nopf.benchmarks.tables.tabulate(rows)
-    shades = sorted(figures.shade(table, short, "es") for short in table.entries)
+    shades = sorted(numbers.shade(table, short, "es") for short in table.entries)
     np.testing.assert_allclose(shades, [0, 1 / 3, 2 / 3, 1])
-    assert figures.shade(table, "kf", "ess") == 0
+    assert numbers.shade(table, "kf", "ess") == 0
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_angles_are_drawn_on_beyond_half_a_turn():
     mean[:, angle] = [3.0, -3.1, -2.9]
     quantiles[:, :, angle] = [[2.9, 3.0, 3.1], [3.1, -3.1, -3.0], [-3.0, -2.9, -2.8]]
     crossing = eqx.tree_at(lambda p: (p.mean, p.quantiles), posterior, (mean, quantiles))
-    drawn, low, high = figures.bands(crossing)
+    drawn, low, high = numbers.bands(crossing)
     turn = 2 * np.pi
     np.testing.assert_allclose(drawn[:, angle], [3.0, turn - 3.1, turn - 2.9], rtol=1e-6)
     np.testing.assert_allclose(low[:, angle], [2.9, 3.1, turn - 3.0], rtol=1e-6)
