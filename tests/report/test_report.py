@@ -18,7 +18,7 @@ from nopf.benchmarks.runner import plan, run
 from nopf.cli import app
 from nopf.report import figures, numbers
 from nopf.report.drawing import draw_all
-from nopf.report.page import page
+from nopf.report.page import page, training_in_words
 from tests import models
 
 
@@ -185,6 +185,23 @@ def test_numbers_are_text_and_nothing_is_loaded(results):
     for row in results.rows("range-only"):
         assert f"{row['es']:.4f}" in text
     assert "1 seed." in text
+
+
+def test_filters_that_share_a_proposal_share_a_sentence(monkeypatch):
+    """Named are the filters that there are rows of."""
+    record = {"seconds": 3.2, "steps": 150, "base": "skeleton"}
+    monkeypatch.setattr(Results, "training", lambda self, name, recipe: record)
+
+    def said(*filters):
+        rows = [{"filter": short} for short in filters]
+        return training_in_words(Results("nowhere"), "sensor-bias", rows)
+
+    how = "trained in 3 s (150 steps, skeleton base)."
+    assert said("bpf") == ""
+    assert said("nopf") == f" NOPF was {how}"
+    assert said("nopf-paper", "anopf", "nopf") == (
+        f" NOPF and ANOPF were {how} NOPF (paper) was {how}"
+    )
 
 
 def test_figures(results, tmp_path):

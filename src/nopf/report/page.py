@@ -69,7 +69,7 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
     table = tabulate([row for row in rows if row["particles"] == particles])
     parts.append(
         f"<p>{particles:,} particles, {case.horizon} observations, "
-        f"{seeds_in_words(max(table.seeds.values()))}.{_training(results, name, rows)}</p>"
+        f"{seeds_in_words(max(table.seeds.values()))}.{training_in_words(results, name, rows)}</p>"
         f"{_table(table)}"
     )
     if data["clouds"]:
@@ -146,7 +146,7 @@ def _table(table: Table) -> str:
     )
 
 
-def _training(results: Results, name: str, rows: Sequence[Row]) -> str:
+def training_in_words(results: Results, name: str, rows: Sequence[Row]) -> str:
     """How the filters of these rows learned; those that share a proposal in one sentence."""
     shown = {row["filter"] for row in rows}
     said = []
