@@ -12,7 +12,7 @@ import time
 import jax
 import numpy as np
 
-from nopf.benchmarks import BENCHMARKS, make_filter
+from nopf.benchmarks import BENCHMARKS
 
 FILTERS = "bpf,enkf,opf,apf,nupf,lpf,upf,ispf"
 
@@ -25,7 +25,7 @@ def measure(benchmark: str, filters: list[str], seeds: int, repeats: int) -> lis
     made = {}
     for name in filters:
         try:
-            made[name] = make_filter(name, case)
+            made[name] = case.make_filter(name)
         except ValueError as error:
             rows.append({"benchmark": benchmark, "filter": name, "refused": str(error)})
     ess: dict[str, list[float]] = {name: [] for name in made}

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import nopf
-from nopf.benchmarks import BENCHMARKS, make_filter
+from nopf.benchmarks import BENCHMARKS
 
 
 def measure(name: str, others: list[str], seeds: int, repeats: int, recipe: nopf.Recipe) -> dict:
@@ -28,7 +28,7 @@ def measure(name: str, others: list[str], seeds: int, repeats: int, recipe: nopf
     }
     for other in dict.fromkeys(["bpf", *others]):
         try:
-            filters[other] = make_filter(other, case)
+            filters[other] = case.make_filter(other)
         except ValueError as error:
             print(f"  {other} does not apply: {error}", file=sys.stderr)
     paths = [case.simulate(seed) for seed in range(seeds)]

@@ -10,7 +10,7 @@ import scipy.special
 import scipy.stats
 
 import nopf
-from nopf.benchmarks import BENCHMARKS, make_filter, range_bearing, range_only, unordered_range
+from nopf.benchmarks import BENCHMARKS, range_bearing, range_only, unordered_range
 
 DEGREE = np.pi / 180
 
@@ -150,9 +150,9 @@ def test_filters_run_on_every_benchmark_they_fit(name):
     refused = []
     # The unscented filter takes half a minute to compile on the larger two: it runs on the others.
     small = ("upf",) if name in ("sensor-bias", "range-only") else ()
-    for short in ("kf", "enkf", "apf", *small, "nupf", "ispf", "opf", "lpf"):
+    for short in ("kf", "enkf", "apf", *small, "nupf", "ispf", "opf", "lpf", "alpf"):
         try:
-            flt = make_filter(short, benchmark, 20)
+            flt = benchmark.make_filter(short, 20)
         except ValueError as error:
             assert "use" in str(error)  # noqa: PT017
             refused.append(short)
@@ -160,13 +160,13 @@ def test_filters_run_on_every_benchmark_they_fit(name):
         posterior = flt.run(ys, key=jax.random.key(0))
         assert np.all(np.isfinite(posterior.mean))
         assert np.isfinite(posterior.log_evidence)
-    expected = {"sensor-bias": [], "unordered-range": ["kf", "opf", "lpf"]}
+    expected = {"sensor-bias": [], "unordered-range": ["kf", "opf", "lpf", "alpf"]}
     assert refused == expected.get(name, ["kf", "opf"])
 
 
 def test_unknown_filter_is_named():
     with pytest.raises(ValueError, match=r"filter: expected one of kf, enkf, .* got 'foo'"):
-        make_filter("foo", BENCHMARKS["range-only"])
+        BENCHMARKS["range-only"].make_filter("foo")
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_unknown_filter_is_named():
 def test_effective_sample_sizes_are_the_expected_ones(name, short, low, high):
     """At the paper's N, over three seeds; the ten-seed figures are in docs/filters.md."""
     benchmark = BENCHMARKS[name]
-    flt = make_filter(short, benchmark)
+    flt = benchmark.make_filter(short)
     ess = [
         np.mean(flt.run(benchmark.simulate(s).observations, key=jax.random.key(s)).ess)
         for s in range(3)
@@ -199,8 +199,8 @@ def test_linearised_evidence_is_that_of_a_million_bootstrap_particles():
     def log_evidence(flt, runs):
         return np.array([flt.run(ys, key=jax.random.key(k)).log_evidence for k in range(runs)])
 
-    lpf = log_evidence(make_filter("lpf", benchmark), 10)
-    bpf = log_evidence(make_filter("bpf", benchmark, 1_000_000), 3)
+    lpf = log_evidence(benchmark.make_filter("lpf"), 10)
+    bpf = log_evidence(benchmark.make_filter("bpf", 1_000_000), 3)
     # log of an unbiased estimate is low by half its variance
     difference = lpf.mean() + lpf.var(ddof=1) / 2 - (bpf.mean() + bpf.var(ddof=1) / 2)
     spread = np.sqrt(lpf.var(ddof=1) / 10 + bpf.var(ddof=1) / 3)

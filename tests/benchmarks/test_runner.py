@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 import nopf
 from nopf.benchmarks import BENCHMARKS, runner
 from nopf.benchmarks.cluster import ClusterError
-from nopf.benchmarks.runner import COLUMNS, Cell, Results, ResultsError, plan, run, run_cell
+from nopf.benchmarks.results import COLUMNS, Cell, Results, ResultsError
+from nopf.benchmarks.runner import plan, run, run_cell
+from nopf.catalogue import Tuning
 from nopf.command.app import app
 
 
@@ -25,7 +27,7 @@ from nopf.command.app import app
 def untrained(monkeypatch):
     """Learned filters with a network that has learned nothing: right, and quick to make."""
     quick = nopf.Recipe.fast(base="skeleton", steps=0)
-    monkeypatch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
+    monkeypatch.setattr(nopf.Recipe, "fast", classmethod(lambda cls, **changes: quick))
 
 
 def rows_of(results, drop=("wt", "compile_seconds")):
@@ -81,12 +83,24 @@ def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
     assert run(Results(tmp_path / "out"), cells) == (2, [])
     assert rows_of(results) == before
     # A setting of one filter touches its cells only.
-    case = dataclasses.replace(BENCHMARKS["sensor-bias"], eta=0.02)
-    monkeypatch.setitem(runner.BENCHMARKS, "sensor-bias", case)
+    case = dataclasses.replace(BENCHMARKS["sensor-bias"], tuning=Tuning(eta=0.02))
+    monkeypatch.setitem(BENCHMARKS, "sensor-bias", case)
     assert {row["filter"] for row in results.rows("sensor-bias")} == {"kf", "nopf"}
     assert run(Results(tmp_path / "out"), cells) == (2, [])
     changed = [a for a, b in zip(rows_of(results), before, strict=True) if a != b]
     assert {row["filter"] for row in changed} == {"nupf"}
+
+
+def test_filters_with_the_same_recipe_share_a_proposal(tmp_path, untrained):
+    results = Results(tmp_path)
+    cells, skipped = plan(["sensor-bias"], ["nopf", "anopf"], 1, [50])
+    assert skipped == []
+    assert run(results, cells) == (2, [])
+    (kept,) = (tmp_path / "proposals").glob("*.nopf")
+    assert kept == results.proposal_file("sensor-bias", "fast")
+    assert results.training("sensor-bias", "fast")["recipe"] == "fast"
+    nopf_row, anopf_row = results.rows("sensor-bias")
+    assert nopf_row["ess"] != anopf_row["ess"]
 
 
 def test_a_cell_that_fails_is_named_and_the_others_are_run(tmp_path, monkeypatch):

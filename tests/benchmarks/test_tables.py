@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nopf.benchmarks.runner import METRICS
+from nopf.benchmarks.results import METRICS
 from nopf.benchmarks.tables import published, tabulate
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "learning-to-bias.tex"

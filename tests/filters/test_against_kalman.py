@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nopf
-from nopf.benchmarks import make_filter, sensor_bias
+from nopf.benchmarks import sensor_bias
 from tests.filters.test_particle import standard_errors_from_one
 
 benchmark, model = sensor_bias.benchmark, sensor_bias.model
@@ -24,7 +24,7 @@ def runs(request):
     """200 independent runs on the same first eight observations; and the exact answer."""
     ys = np.asarray(benchmark.simulate(1).observations)[:STEPS]
     particles = 200 if request.param == "ispf" else 1000
-    flt = make_filter(request.param, benchmark, particles)
+    flt = benchmark.make_filter(request.param, particles)
     copies = np.broadcast_to(ys, (RUNS, *ys.shape))
     found = flt.run_batch(copies, key=jax.random.key(11))
     return request.param, found, nopf.KalmanFilter(model).run(ys)

@@ -12,12 +12,13 @@ import scipy.stats
 from typer.testing import CliRunner
 
 import nopf
-from nopf.benchmarks import BENCHMARKS, runner
-from nopf.benchmarks.runner import Results, plan, run
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.results import Cell, Results
+from nopf.benchmarks.runner import plan, run
 from nopf.command.app import app
-from nopf.report import figures
+from nopf.report import figures, numbers
 from nopf.report.drawing import draw_all
-from nopf.report.page import page
+from nopf.report.page import page, training_in_words
 from tests import models
 
 
@@ -26,7 +27,7 @@ def results(tmp_path_factory):
     """Two benchmarks, two numbers of particles, an untrained network."""
     with pytest.MonkeyPatch.context() as patch:
         quick = nopf.Recipe.fast(base="skeleton", steps=0)
-        patch.setattr(runner, "recipe_of", lambda benchmark, short: quick)
+        patch.setattr(nopf.Recipe, "fast", classmethod(lambda cls, **changes: quick))
         folder = Results(tmp_path_factory.mktemp("report") / "results")
         cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2, [200])[0]
         cells += plan(["sensor-bias"], ["bpf"], 2, [40])[0]
@@ -78,7 +79,7 @@ def test_the_page_works_in_a_browser(results, browser):
         return browser.execute_script(f"return Array.from({FIRST_CLOUD}.data[1].x)")
 
     # The slider moves the cloud, by keyboard too.
-    trace = results.trace(runner.Cell("sensor-bias", "bpf", 200, 0))
+    trace = results.trace(Cell("sensor-bias", "bpf", 200, 0))
     np.testing.assert_allclose(cloud(), trace["kept"][0, :, 0], rtol=1e-3, atol=1e-4)
     slider = browser.find_element(By.CSS_SELECTOR, ".player input")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -120,7 +121,7 @@ def test_the_page_works_in_a_browser(results, browser):
         "s.dispatchEvent(new Event('change'))"
     )
     rows = results.rows("sensor-bias")
-    expected = [mean for _, mean, _, _ in figures.against_particles(rows, "bpf", "es")]
+    expected = [mean for _, mean, _, _ in numbers.against_particles(rows, "bpf", "es")]
     assert browser.execute_script(f"return Array.from({sweep}.y)") == pytest.approx(expected)
 
     # A phone: nothing but tables is wider than the screen.
@@ -186,6 +187,23 @@ def test_numbers_are_text_and_nothing_is_loaded(results):
     assert "1 seed." in text
 
 
+def test_filters_that_share_a_proposal_share_a_sentence(monkeypatch):
+    """Named are the filters that there are rows of."""
+    record = {"seconds": 3.2, "steps": 150, "base": "skeleton"}
+    monkeypatch.setattr(Results, "training", lambda self, name, recipe: record)
+
+    def said(*filters):
+        rows = [{"filter": short} for short in filters]
+        return training_in_words(Results("nowhere"), "sensor-bias", rows)
+
+    how = "trained in 3 s (150 steps, skeleton base)."
+    assert said("bpf") == ""
+    assert said("nopf") == f" NOPF was {how}"
+    assert said("nopf-paper", "anopf", "nopf") == (
+        f" NOPF and ANOPF were {how} NOPF (paper) was {how}"
+    )
+
+
 def test_figures(results, tmp_path):
     drawn = draw_all(results, tmp_path / "figures", "svg")
     assert {file.stem for file in drawn} == {
@@ -200,7 +218,7 @@ def test_figures(results, tmp_path):
 
 def test_ellipse_holds_ninety_percent():
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
-    outline = figures.ellipse(mean, cov) - mean
+    outline = numbers.ellipse(mean, cov) - mean
     squares = np.sum(outline * np.linalg.solve(cov, outline.T).T, axis=1)
     np.testing.assert_allclose(scipy.stats.chi2.cdf(squares, 2), 0.9, rtol=1e-9)
 
@@ -208,17 +226,15 @@ def test_ellipse_holds_ninety_percent():
 def test_shading_is_by_rank(results):
     rows = [row for row in results.rows("sensor-bias") if row["particles"] == 200]
     table = nopf.benchmarks.tables.tabulate(rows)
-    shades = sorted(figures.shade(table, short, "es") for short in table.entries)
+    shades = sorted(numbers.shade(table, short, "es") for short in table.entries)
     np.testing.assert_allclose(shades, [0, 1 / 3, 2 / 3, 1])
-    assert figures.shade(table, "kf", "ess") == 0
+    assert numbers.shade(table, "kf", "ess") == 0
 
 
 @pytest.mark.slow
 def test_snapshots_show_the_benchmark(results):
     case = BENCHMARKS["range-only"]
-    traces = {
-        short: results.trace(runner.Cell("range-only", short, 200, 0)) for short in ("enkf", "bpf")
-    }
+    traces = {short: results.trace(Cell("range-only", short, 200, 0)) for short in ("enkf", "bpf")}
     figure = figures.snapshot_figure(case, traces, at=[1, 59])
     assert len(figure.axes) == 2
     star = figure.axes[1].lines[1]
@@ -264,7 +280,7 @@ def test_angles_are_drawn_on_beyond_half_a_turn():
     mean[:, angle] = [3.0, -3.1, -2.9]
     quantiles[:, :, angle] = [[2.9, 3.0, 3.1], [3.1, -3.1, -3.0], [-3.0, -2.9, -2.8]]
     crossing = eqx.tree_at(lambda p: (p.mean, p.quantiles), posterior, (mean, quantiles))
-    drawn, low, high = figures.bands(crossing)
+    drawn, low, high = numbers.bands(crossing)
     turn = 2 * np.pi
     np.testing.assert_allclose(drawn[:, angle], [3.0, turn - 3.1, turn - 2.9], rtol=1e-6)
     np.testing.assert_allclose(low[:, angle], [2.9, 3.1, turn - 3.0], rtol=1e-6)

@@ -5,5 +5,8 @@ from nopf.benchmarks import range_only as range_only
 from nopf.benchmarks import sensor_bias as sensor_bias
 from nopf.benchmarks import unordered_range as unordered_range
 from nopf.benchmarks.benchmark import Benchmark as Benchmark
-from nopf.benchmarks.catalogue import BENCHMARKS as BENCHMARKS
-from nopf.benchmarks.filters import make_filter as make_filter
+
+BENCHMARKS = {
+    module.benchmark.name: module.benchmark
+    for module in (sensor_bias, range_bearing, range_only, unordered_range)
+}

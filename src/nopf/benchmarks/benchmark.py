@@ -4,7 +4,11 @@ import dataclasses
 
 import jax
 
+from nopf import catalogue
+from nopf.catalogue import USUAL, Tuning
+from nopf.filters import Filter
 from nopf.model import StateSpaceModel, Trajectories, simulate
+from nopf.proposals import NeuralProposal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +22,7 @@ class Benchmark:
         horizon: number of observations.
         particles: the paper's N.
         initial_state: the true state at time zero, or None to draw it from the prior.
-        eta: step size of the nudged filter.
-        stand_in_noise: what the unscented filter takes for observation noise, where the model's own
-            is not Gaussian.
+        tuning: what filters are set up with.
         plane: the two states that pictures show.
         landmarks: points in that plane.
     """
@@ -31,13 +33,33 @@ class Benchmark:
     horizon: int
     particles: int
     initial_state: tuple[float, ...] | None = None
-    eta: float = 2e-4
-    stand_in_noise: tuple[float, ...] | None = None
+    tuning: Tuning = USUAL
     plane: tuple[str, str] = ("x", "y")
     landmarks: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def plane_indices(self) -> list[int]:
+        """Which coordinates of the state the plane has."""
+        return [self.model.state_names.index(name) for name in self.plane]
 
     def simulate(self, seed: int) -> Trajectories:
         """The truth and the data of a seed: the same for every filter."""
         return simulate(
             self.model, self.horizon, jax.random.key(seed), initial_state=self.initial_state
         )
+
+    def make_filter(
+        self, name: str, particles: int | None = None, proposal: NeuralProposal | None = None
+    ) -> Filter:
+        """A filter by its short name, set up as the paper does.
+
+        Args:
+            name: one of `nopf.catalogue.NAMES`.
+            particles: how many; the paper's number if left out.
+            proposal: the trained one, for the filters that use one.
+
+        Raises:
+            ValueError: if the name is unknown, or if the filter does not fit the model.
+        """
+        count = self.particles if particles is None else particles
+        return catalogue.make_filter(name, self.model, count, tuning=self.tuning, proposal=proposal)

@@ -2,10 +2,16 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nopf.benchmarks.runner import Cell, Outcome, run_cell
+from nopf.benchmarks.results import Cell, Row, Trace
+
+Job = tuple[Cell, bytes | None]  # with the file of the proposal, if it needs one
+Result = tuple[Row, Trace | None]
+Outcome = Result | Exception
+RunCell = Callable[[Cell, bytes | None], Result]
+RunAll = Callable[[Sequence[Job]], Iterator[tuple[Cell, Outcome]]]
 
 
 class ClusterError(RuntimeError):
@@ -13,12 +19,13 @@ class ClusterError(RuntimeError):
 
 
 @contextlib.contextmanager
-def on_cluster(workers: int, address: str | None) -> Iterator[Callable[[list], Iterator]]:
+def on_cluster(run_cell: RunCell, workers: int, address: str | None) -> Iterator[RunAll]:
     """A function that runs jobs on a cluster and gives cells with their rows as they are done.
 
     A worker that dies costs the time of its cell: the scheduler gives the cell to another one.
 
     Args:
+        run_cell: what a worker does with a job.
         workers: processes to start on this machine, if there is no address.
         address: of a running scheduler.
     """
@@ -46,7 +53,7 @@ def on_cluster(workers: int, address: str | None) -> Iterator[Callable[[list], I
         except OSError as error:
             raise ClusterError(f"{address}: no Dask scheduler answers there ({error})") from None
 
-        def there(jobs: list) -> Iterator[tuple[Cell, Outcome]]:
+        def there(jobs: Sequence[Job]) -> Iterator[tuple[Cell, Outcome]]:
             futures = {
                 client.submit(run_cell, cell, proposal, pure=False): cell for cell, proposal in jobs
             }

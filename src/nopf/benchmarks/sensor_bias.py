@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.benchmarks.benchmark import Benchmark
+from nopf.catalogue import Tuning
 from nopf.gaussian import Gaussian
 from nopf.model import StateSpaceModel, Step
 
@@ -36,6 +37,6 @@ benchmark = Benchmark(
     horizon=60,
     particles=2000,
     initial_state=(1.0, 0.0, 0.0),
-    eta=1e-2,
+    tuning=Tuning(eta=1e-2),
     plane=("velocity", "bias"),
 )

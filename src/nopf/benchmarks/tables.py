@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nopf.benchmarks.catalogue import BENCHMARKS
-from nopf.benchmarks.filters import NAMES
-from nopf.benchmarks.runner import METRICS, Row
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.results import METRICS, Row
+from nopf.catalogue import LABELS, NAMES
 
 TARGET = 0.9  # of the joint coverage
 BEST = 2
@@ -25,19 +25,6 @@ TITLES = {
     "wt": "WT [s] ↓",
     "made": "MADE ↓",
     "picp": "Joint PICP → 0.9",
-}
-LABELS = {
-    "kf": "KF",
-    "enkf": "EnKF",
-    "bpf": "BPF",
-    "apf": "APF",
-    "upf": "UPF",
-    "nupf": "NuPF",
-    "ispf": "ISPF",
-    "opf": "OPF",
-    "lpf": "LPF",
-    "nopf": "NOPF",
-    "nopf-paper": "NOPF (paper)",
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.benchmarks.benchmark import Benchmark
+from nopf.catalogue import Tuning
 from nopf.gaussian import LOG_2PI, Gaussian, GaussianMixture
 from nopf.model import StateSpaceModel, Step
 
@@ -151,6 +152,6 @@ benchmark = Benchmark(
     model=model,
     horizon=34,
     particles=50_000,
-    stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE),
+    tuning=Tuning(stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE)),
     landmarks=tuple((float(x), float(y)) for x, y, _ in ANCHORS),
 )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nopf.command.target import make_user_filter
+from nopf.catalogue import make_filter
 from nopf.model import StateSpaceModel, Step, Trajectories, simulate
 from nopf.recipe import Recipe
 from nopf.training import train
@@ -263,7 +263,7 @@ def _try(
         horizon = paths.states.shape[1]
         proposal = train(model, horizon, train_key, recipe=recipe, controls=controls)
         seconds = time.perf_counter() - started
-    flt = make_user_filter(model, name, particles, proposal)
+    flt = make_filter(name, model, particles, proposal=proposal)
     flt.run(paths.observations[0], key=run_key, controls=controls)
     effective: list[float] = []
     times = []

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.runner import write_csv
+from nopf.benchmarks.results import write_csv
 from nopf.benchmarks.tables import Table, tabulate
 from nopf.command.cells import (
     Cluster,

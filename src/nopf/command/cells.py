@@ -8,10 +8,11 @@ from typing import Annotated, NamedTuple
 import typer
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.filters import NAMES
 from nopf.benchmarks.progress import Cells
-from nopf.benchmarks.runner import Results, ResultsError, plan, run
+from nopf.benchmarks.results import Results, ResultsError
+from nopf.benchmarks.runner import plan, run
 from nopf.benchmarks.tables import Table
+from nopf.catalogue import NAMES
 from nopf.command.options import check_known, say
 
 Names = Annotated[

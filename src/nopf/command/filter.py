@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from nopf.benchmarks.filters import FILTERS
+from nopf.catalogue import CATALOGUE, make_filter
 from nopf.command.options import (
     ControlColumns,
     ObservationColumns,
@@ -23,7 +23,7 @@ from nopf.command.options import (
     recording_of,
     say,
 )
-from nopf.command.target import load, make_user_filter
+from nopf.command.target import load
 from nopf.files import write_whole
 from nopf.filters import Filter, Posterior
 from nopf.model import StateSpaceModel
@@ -47,6 +47,8 @@ from nopf.recording import (
 )
 
 MOST_SAID = 10  # warnings that a terminal gets
+# Training by the published recipe is for the benchmarks.
+FILTERS = tuple(name for name, listing in CATALOGUE.items() if listing.recipe != "paper")
 
 Target = Annotated[
     str, typer.Argument(metavar="MODEL", help="FILE.py:OBJECT, or a benchmark's name.")
@@ -56,7 +58,7 @@ Stream = Annotated[
 ]
 Data = Annotated[str | None, typer.Option(help="The recording: CSV, gzipped CSV or Parquet; or -.")]
 Learned = Annotated[Path | None, typer.Option(help="From nopf train; trained now if left out.")]
-Short = Annotated[str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}, nopf.")]
+Short = Annotated[str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}.")]
 Particles = Annotated[int, typer.Option(min=2, help="How many.")]
 Out = Annotated[
     Path | None, typer.Option(help="Estimates: .csv or .parquet; standard output if left out.")
@@ -98,14 +100,14 @@ class Request:
     def make_filter(self, recording: Recording | None) -> Filter:
         """The filter; its proposal is trained now if it needs one and none was given."""
         proposal = self.proposal
-        if self.short == "nopf" and proposal is None:
+        if CATALOGUE[self.short].recipe is not None and proposal is None:
             try:
                 proposal = proposal_for(self.model, recording, self.seed, say)
             except DataError as error:
                 where = "" if self.source == "-" else f"{self.source}: "
                 raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
         try:
-            return make_user_filter(self.model, self.short, self.particles, proposal)
+            return make_filter(self.short, self.model, self.particles, proposal=proposal)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--filter") from None
 
@@ -134,7 +136,7 @@ def filter_command(
     the log-evidence, and how well the model explains the data; warnings come in plain words.
     """
     source = _source(stream, data)
-    check_known("--filter", [short], (*FILTERS, "nopf"))
+    check_known("--filter", [short], FILTERS)
     model = load(target).model
     columns = named_columns(time_column, controls, observations)
     given = _given(proposal, short, model)
@@ -176,7 +178,7 @@ def _given(file: Path | None, short: str, model: StateSpaceModel) -> NeuralPropo
     """The proposal that was given."""
     if file is None:
         return None
-    if short != "nopf":
+    if CATALOGUE[short].recipe is None:
         raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
     try:
         return NeuralProposal.load(file, model)
@@ -219,16 +221,16 @@ def _filter_recording(request: Request, out: Path | None, plot: Path | None, as_
     if len(warnings) > MOST_SAID:
         say(f"{len(warnings) - MOST_SAID} more warnings like these; --json has them all")
     if plot is not None:
-        _draw(posterior, plot)
+        _draw(posterior, request.particles, plot)
     if out is not None:
         _print_summary(request, posterior, warnings, out, as_json)
 
 
-def _draw(posterior: Posterior, plot: Path) -> None:
+def _draw(posterior: Posterior, particles: int, plot: Path) -> None:
     if plot.suffix == ".html":
         from nopf.report.estimates import estimates_page
 
-        write_whole(plot, estimates_page(posterior).encode())
+        write_whole(plot, estimates_page(posterior, particles).encode())
     else:
         from nopf.report.figures import estimate_figure, save
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nopf.benchmarks.runner import Results, ResultsError
+from nopf.benchmarks.results import Results, ResultsError
 from nopf.command.options import AsJson, check_pictures
 from nopf.files import write_whole
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nopf.benchmarks.runner import Row, write_csv
+from nopf.benchmarks.results import Row, write_csv
 from nopf.benchmarks.tables import tabulate
 from nopf.command.cells import (
     Cluster,

@@ -1,4 +1,4 @@
-"""The model that a command is given, and a filter for it."""
+"""The model that a command is given."""
 
 import importlib.util
 import sys
@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 import typer
 
-from nopf.benchmarks import BENCHMARKS, Benchmark, make_filter
-from nopf.filters import Filter
+from nopf.benchmarks import BENCHMARKS
 from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel
-from nopf.proposals import NeuralProposal
 
 
 class Loaded(NamedTuple):
@@ -80,11 +78,3 @@ def _execute(path: str) -> ModuleType:
         where = f"{path}, line {line}" if line else path
         raise typer.BadParameter(f"{where}: {type(error).__name__}: {error}") from None
     return module
-
-
-def make_user_filter(
-    model: StateSpaceModel, name: str, particles: int, proposal: NeuralProposal | None
-) -> Filter:
-    """A filter by its short name, for a user's model."""
-    case = Benchmark("yours", "your model", model, 1, particles)
-    return make_filter(name, case, particles, proposal)

@@ -2,19 +2,21 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.runner import Cell, Results
+from nopf.benchmarks.results import Cell, Results
 from nopf.benchmarks.tables import tabulate
 from nopf.report.figures import (
     additional_figure,
     ess_figure,
-    main_particles,
     save,
     snapshot_figure,
     state_figure,
     sweep_figure,
     table_figure,
 )
+from nopf.report.numbers import main_particles
 
 TRAJECTORIES = ("kf", "enkf", "bpf", "nopf")
 SNAPSHOTS = ("enkf", "bpf", "nopf")
@@ -31,9 +33,9 @@ def draw_all(results: Results, folder: Path, form: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn, everything = [], {}
 
-    def keep(name: str, figure: object) -> None:
+    def keep(name: str, figure: Figure) -> None:
         file = folder / f"{name}.{form}"
-        save(figure, file)  # type: ignore[arg-type]
+        save(figure, file)
         drawn.append(file)
 
     for name in results.benchmarks():

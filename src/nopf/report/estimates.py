@@ -7,9 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from nopf.catalogue import COLOURS
 from nopf.filters import Monitor, Posterior
-from nopf.report.figures import COLOURS, bands
-from nopf.report.page import asset
+from nopf.report.document import document
+from nopf.report.numbers import angles_of, bands
 
 COLOUR = COLOURS["nopf"]
 BEYOND = Monitor().drift
@@ -29,9 +30,34 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 """
 
 
-def estimates_page(posterior: Posterior) -> str:
-    """States over time with 90 % intervals, the signs of health, and every warning."""
-    names, levels = posterior.state_names, posterior.quantile_levels
+def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
+    """States over time with 90 % intervals, the signs of health, and every warning.
+
+    Args:
+        posterior: the estimates.
+        particles: how many the filter had.
+    """
+    levels = posterior.quantile_levels
+    said = "".join(f"<li>{html.escape(message)}</li>" for message in posterior.warnings())
+    warnings = f"<ul>{said}</ul>" if said else "<p>No warnings.</p>"
+    summary = f"{len(posterior.times)} steps, log-evidence {float(posterior.log_evidence):.2f}"
+    if posterior.ess is not None:
+        summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
+        summary += "" if particles is None else f" of {particles} particles"
+    angles = " Angles go on beyond ±π." if angles_of(posterior) else ""
+    body = f"""<h1>Estimates</h1>
+<p>{summary}. The ESS is how many particles count. The p-value says how surprising an
+observation was, the drift whether the last twenty or so were too surprising: beyond the dotted
+lines the model is wrong. Lines are means, bands hold
+{100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
+{warnings}
+{_plot(posterior)}
+<script>{INK}</script>"""
+    return document("nopf: estimates", body)
+
+
+def _plot(posterior: Posterior) -> str:
+    names = posterior.state_names
     time = np.asarray(posterior.times, np.float64)
     mean, low, high = bands(posterior)
     signs = {"ESS": posterior.ess, "p-value": posterior.p_value, "drift": posterior.drift}
@@ -63,35 +89,7 @@ def estimates_page(posterior: Posterior) -> str:
     for limit in (-BEYOND, BEYOND):
         figure.add_hline(limit, row=len(titles), line={"dash": "dot", "color": "#777777"})
     settings = {"displaylogo": False, "displayModeBar": False, "responsive": True}
-    plot = figure.to_html(full_html=False, include_plotlyjs=True, config=settings)
-    said = "".join(f"<li>{html.escape(message)}</li>" for message in posterior.warnings())
-    warnings = f"<ul>{said}</ul>" if said else "<p>No warnings.</p>"
-    summary = f"{len(time)} steps, log-evidence {float(posterior.log_evidence):.2f}"
-    if posterior.ess is not None:
-        flt: Any = posterior.source.filter
-        summary += f", mean ESS {float(posterior.ess.mean()):.0f} of {flt.particles} particles"
-    angles = " Angles go on beyond ±π." if posterior.source.filter.model.space.angles else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>nopf: estimates</title>
-<link rel="icon" href="data:,">
-<style>{asset("page.css")}</style>
-</head>
-<body>
-<h1>Estimates</h1>
-<p>{summary}. The ESS is how many particles count. The p-value says how surprising an
-observation was, the drift whether the last twenty or so were too surprising: beyond the dotted
-lines the model is wrong. Lines are means, bands hold
-{100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
-{warnings}
-{plot}
-<script>{INK}</script>
-</body>
-</html>
-"""
+    return figure.to_html(full_html=False, include_plotlyjs=True, config=settings)
 
 
 def _add(figure: Any, row: int, x: np.ndarray, y: np.ndarray, **look: Any) -> None:

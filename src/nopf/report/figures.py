@@ -1,6 +1,5 @@
 """The paper's figures, each a function of results. Needs matplotlib."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,28 +11,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from nopf.benchmarks.benchmark import Benchmark
-from nopf.benchmarks.filters import NAMES
-from nopf.benchmarks.runner import METRICS, Row, Trace
-from nopf.benchmarks.tables import LABELS, TARGET, TITLES, Table, words_of
+from nopf.benchmarks.results import METRICS, Row, Trace
+from nopf.benchmarks.tables import TARGET, TITLES, Table, words_of
+from nopf.catalogue import COLOURS, LABELS, NAMES
 from nopf.filters import Posterior
 from nopf.model import StateSpaceModel, Trajectories
-
-# Okabe and Ito's colours, told apart by most colour-blind readers.
-COLOURS = {
-    "kf": "#000000",
-    "enkf": "#E69F00",
-    "bpf": "#D55E00",
-    "apf": "#B59B00",
-    "upf": "#999999",
-    "nupf": "#A65628",
-    "ispf": "#009E73",
-    "opf": "#56B4E9",
-    "lpf": "#CC79A7",
-    "nopf": "#0072B2",
-    "nopf-paper": "#9467BD",
-}
-LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
-LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
+from nopf.report.numbers import (
+    LOGARITHMIC,
+    against_particles,
+    bands,
+    ellipse,
+    ess_over_time,
+    shade,
+)
 
 
 def save(figure: Figure, file: str | os.PathLike[str]) -> None:
@@ -68,23 +58,6 @@ def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:
     panels[-1, 0].set_xlabel("time [s]")
     _legend(figure, panels[0, 0])
     return figure
-
-
-def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, lowest and highest quantiles, `(T, d)` each, to draw: angles go on beyond ±π."""
-    levels = posterior.quantile_levels
-    space = posterior.source.filter.model.space
-    mean, quantiles = (
-        np.asarray(part, np.float64) for part in (posterior.mean, posterior.quantiles)
-    )
-    low, high = (quantiles[:, levels.index(pick(levels))] for pick in (min, max))
-    angles = list(space.angles)
-    whole = np.unwrap(mean[:, angles], axis=0)
-    for edge in (low, high):
-        apart = edge[:, angles] - mean[:, angles]
-        edge[:, angles] = whole + apart - 2 * np.pi * np.round(apart / (2 * np.pi))
-    mean[:, angles] = whole
-    return mean, low, high
 
 
 def estimate_figure(posterior: Posterior) -> Figure:
@@ -142,7 +115,7 @@ def snapshot_figure(
     at = at or [1, horizon // 4, horizon // 2, horizon]
     clouds = {short: trace for short, trace in traces.items() if short not in ("enkf", "kf")}
     ellipses = traces.get("enkf")
-    plane = [case.model.state_names.index(name) for name in case.plane]
+    plane = case.plane_indices
     figure, panels = _panels(len(clouds), len(at), 2.9 * len(at), 2.8 * len(clouds) + 0.5)
     for row, (short, trace) in enumerate(clouds.items()):
         truth = trace["truth"][:, plane]
@@ -165,24 +138,29 @@ def snapshot_figure(
     if case.plane == ("x", "y"):
         for panel in panels.flat:
             panel.set_aspect("equal", adjustable="datalim")
-    handles = [
-        mpl.lines.Line2D([], [], color="k", marker="*", ls="", ms=9, label="truth"),
-        mpl.lines.Line2D([], [], color="0.5", marker=".", ls="", label="particles, by weight"),
-    ]
-    if case.landmarks:
-        handles.append(mpl.lines.Line2D([], [], color="k", marker="^", ls="", label="landmarks"))
-    if ellipses is not None:
-        label = "EnKF, 90 % ellipse"
-        handles.append(mpl.lines.Line2D([], [], color=COLOURS["enkf"], label=label))
+    handles = _snapshot_legend(case, ellipses is not None)
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
     return figure
 
 
+def _snapshot_legend(case: Benchmark, ellipses: bool) -> list[Any]:
+    def line(label: str, **look: Any) -> Any:
+        return mpl.lines.Line2D([], [], label=label, **look)
+
+    handles = [
+        line("truth", color="k", marker="*", ls="", ms=9),
+        line("particles, by weight", color="0.5", marker=".", ls=""),
+    ]
+    if case.landmarks:
+        handles.append(line("landmarks", color="k", marker="^", ls=""))
+    if ellipses:
+        handles.append(line("EnKF, 90 % ellipse", color=COLOURS["enkf"]))
+    return handles
+
+
 def table_figure(table: Table) -> Figure:
     """A table as a picture, darker where better."""
-    figure = Figure(figsize=(13, 0.42 * len(table.entries) + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
+    figure, ((panel,),) = _panels(1, 1, 13, 0.42 * len(table.entries) + 0.9)
     panel.axis("off")
     words = [
         [words_of(metric, entry) for metric, entry in row.items()] for row in table.entries.values()
@@ -208,15 +186,6 @@ def table_figure(table: Table) -> Figure:
                 drawn[i + 1, j].get_text().set_fontweight("bold")
     panel.set_title(table.title(), fontsize=11)
     return figure
-
-
-def shade(table: Table, short: str, metric: str) -> float:
-    """1 for the best of a column, 0 for the worst, by rank."""
-    entry = table.entries[short][metric]
-    others = sum(row[metric] is not None for row in table.entries.values())
-    if entry is None or others < 2:
-        return 0.0
-    return 1 - entry.rank / (others - 1)
 
 
 def additional_figure(rows: Mapping[str, Sequence[Row]]) -> Figure:
@@ -278,36 +247,15 @@ def sweep_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def against_particles(
-    rows: Sequence[Row], short: str, metric: str
-) -> list[tuple[int, float, float, float]]:
-    """Number of particles, mean of a metric, and a band of one standard deviation, in order.
-
-    On a logarithmic axis the band ends at a tenth of the mean.
-    """
-    found = []
-    for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
-        column = [row[metric] for row in rows if (row["filter"], row["particles"]) == (short, n)]
-        if any(value is None for value in column):
-            continue
-        std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
-        mean = float(np.mean(column))
-        low = max(mean - std, 0.1 * mean) if metric in LOGARITHMIC else mean - std
-        found.append((n, mean, low, mean + std))
-    return found
-
-
 def ess_figure(rows: Sequence[Row]) -> Figure:
     """Effective sample size over time: the median of the seeds, and their range."""
-    figure, panels = _panels(1, 1, 8, 4)
-    panel = panels[0, 0]
+    figure, ((panel,),) = _panels(1, 1, 8, 4)
     for short in NAMES:
-        paths = [row["ess_path"] for row in rows if row["filter"] == short and row.get("ess_path")]
-        if not paths:
+        values = ess_over_time(rows, short)
+        if values is None:
             continue
-        values = np.array(paths, float)
-        steps = np.arange(1, values.shape[1] + 1)
-        low, middle, high = np.quantile(values, [0, 0.5, 1], axis=0)
+        low, middle, high = values
+        steps = np.arange(1, len(middle) + 1)
         panel.plot(steps, middle, color=COLOURS[short], lw=1.5, label=LABELS[short])
         panel.fill_between(steps, low, high, color=COLOURS[short], alpha=0.15, lw=0)
     panel.set_yscale("log")
@@ -329,17 +277,3 @@ def _panels(rows: int, columns: int, width: float, height: float, **settings: An
 def _legend(figure: Figure, panel: Any) -> None:
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels) or 1))
-
-
-def ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
-    """`(k, 2)` outline that holds 90 % of a normal distribution."""
-    angle = np.linspace(0, 2 * np.pi, 49)
-    values, vectors = np.linalg.eigh(cov)
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T
-
-
-def main_particles(case: Benchmark, rows: Sequence[Row]) -> int:
-    """The number of particles to show: the paper's, or the largest there is."""
-    counts = {row["particles"] for row in rows}
-    return case.particles if case.particles in counts else max(counts)

@@ -1,7 +1,6 @@
 """The page: all results in one HTML file that needs no network. Needs Plotly."""
 
 import html
-import importlib.resources
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +10,16 @@ from plotly.offline import get_plotlyjs
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.filters import LEARNED, NAMES
-from nopf.benchmarks.runner import DRAWN, METRICS, Cell, Results, Row, Trace
-from nopf.benchmarks.tables import LABELS, TITLES, Entry, Table, seeds_in_words, tabulate, words_of
-from nopf.report.figures import (
-    COLOURS,
+from nopf.benchmarks.results import METRICS, Cell, Results, Row, Trace
+from nopf.benchmarks.runner import DRAWN
+from nopf.benchmarks.tables import TITLES, Entry, Table, seeds_in_words, tabulate, words_of
+from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES
+from nopf.report.document import asset, document
+from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
     ellipse,
+    ess_over_time,
     main_particles,
     shade,
 )
@@ -44,17 +45,7 @@ def page(results: Results) -> str:
     }
     links = " ".join(f'<a href="#{name}">{html.escape(name)}</a>' for name in data)
     content = json.dumps(shared, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>nopf: benchmark results</title>
-<link rel="icon" href="data:,">
-<style>{asset("page.css")}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>Particle filters on the localization benchmarks</h1>
 <p>Every filter saw the same simulated data. Numbers are mean ± standard deviation over seeds;
 the stronger its colour, the better a cell; the best two of a column are bold. Click a heading to
@@ -67,10 +58,8 @@ sort.</p>
 {_how(results, data)}
 <script type="application/json" id="data">{content}</script>
 <script>{get_plotlyjs()}</script>
-<script>{asset("page.js")}</script>
-</body>
-</html>
-"""
+<script>{asset("page.js")}</script>"""
+    return document("nopf: benchmark results", body)
 
 
 def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, Any]) -> str:
@@ -80,7 +69,7 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
     table = tabulate([row for row in rows if row["particles"] == particles])
     parts.append(
         f"<p>{particles:,} particles, {case.horizon} observations, "
-        f"{seeds_in_words(max(table.seeds.values()))}.{_training(results, name)}</p>"
+        f"{seeds_in_words(max(table.seeds.values()))}.{training_in_words(results, name, rows)}</p>"
         f"{_table(table)}"
     )
     if data["clouds"]:
@@ -157,14 +146,18 @@ def _table(table: Table) -> str:
     )
 
 
-def _training(results: Results, name: str) -> str:
+def training_in_words(results: Results, name: str, rows: Sequence[Row]) -> str:
+    """How the filters of these rows learned; those that share a proposal in one sentence."""
+    shown = {row["filter"] for row in rows}
     said = []
-    for short in LEARNED:
-        record = results.training(name, short)
+    for recipe in dict.fromkeys(CATALOGUE[short].recipe for short in LEARNED):
+        labels = [LABELS[s] for s in LEARNED if CATALOGUE[s].recipe == recipe and s in shown]
+        record = results.training(name, recipe) if recipe is not None and labels else None
         if record is not None:
             took = f" in {record['seconds']:.0f} s" if record["seconds"] else ""
             steps = f"{record['steps']} steps" if record["steps"] else "no step was needed"
-            said.append(f" {LABELS[short]} was trained{took} ({steps}, {record['base']} base).")
+            who = f"{' and '.join(labels)} {'was' if len(labels) == 1 else 'were'}"
+            said.append(f" {who} trained{took} ({steps}, {record['base']} base).")
     return "".join(said)
 
 
@@ -177,13 +170,11 @@ def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
     found = {short: trace for short, trace in traces.items() if trace is not None}
     ess, evidence = {}, {}
     for short in filters:
+        values = ess_over_time(usual, short)
+        if values is not None:
+            parts = zip(("low", "middle", "high"), values, strict=True)
+            ess[short] = {part: _short(path) for part, path in parts}
         own = [row for row in usual if row["filter"] == short]
-        paths = np.array(
-            [row["ess_path"] for row in own if row["ess_path"] and None not in row["ess_path"]]
-        )
-        if len(paths):
-            low, middle, high = np.quantile(paths, [0, 0.5, 1], axis=0)
-            ess[short] = {"low": _short(low), "middle": _short(middle), "high": _short(high)}
         first = [row["evidence_path"] for row in own if row["seed"] == 0]
         if first and None not in first[0]:
             evidence[short] = np.cumsum(first[0])
@@ -207,7 +198,7 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
     if not shown:
         return None
     case = BENCHMARKS[name]
-    plane = [case.model.state_names.index(state) for state in case.plane]
+    plane = case.plane_indices
     any_trace = next(iter(shown.values()))
     truth = any_trace["truth"][:, plane]
     landmarks = np.array(case.landmarks).reshape(-1, 2)
@@ -282,8 +273,3 @@ def _columns(points: np.ndarray) -> list[list[float]]:
 def _short(values: np.ndarray) -> list[float]:
     """Four digits: more cannot be seen, and the page stays small."""
     return [float(f"{value:.4g}") for value in np.asarray(values).tolist()]
-
-
-def asset(name: str) -> str:
-    """A file that pages hold within themselves."""
-    return importlib.resources.files("nopf.report").joinpath(name).read_text()

@@ -1,0 +1,179 @@
+"""The catalogue: every filter once, with all that is particular to it.
+
+A new filter is one entry here; commands, tables, figures and pages know it from then on.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from nopf.filters import (
+    AuxiliaryFilter,
+    EnsembleKalmanFilter,
+    Filter,
+    KalmanFilter,
+    ParticleFilter,
+)
+from nopf.model import StateSpaceModel
+from nopf.proposals import (
+    InnerSamplingProposal,
+    LinearisedProposal,
+    NeuralProposal,
+    NudgedProposal,
+    OptimalProposal,
+    UnscentedProposal,
+)
+
+RecipeName = Literal["fast", "paper"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What filters are set up with for a model, beside the number of particles.
+
+    Attributes:
+        eta: step size of the nudged filter.
+        stand_in_noise: what the unscented filter takes for observation noise, where the model's own
+            is not Gaussian.
+    """
+
+    eta: float = 2e-4
+    stand_in_noise: tuple[float, ...] | None = None
+
+
+USUAL = Tuning()
+
+
+@runtime_checkable
+class Make(Protocol):
+    """Sets a filter up for a model, with so many particles; with the proposal, if it is learned."""
+
+    def __call__(
+        self, model: StateSpaceModel, n: int, tuning: Tuning, proposal: NeuralProposal | None, /
+    ) -> Filter: ...
+
+
+def _nothing(tuning: Tuning) -> dict[str, Any]:
+    return {}
+
+
+def _iterations(tuning: Tuning) -> dict[str, Any]:
+    return {"iterations": LinearisedProposal().iterations}
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """A filter's place in the catalogue.
+
+    Attributes:
+        name: the short one, as on the command line.
+        label: for tables and legends.
+        colour: for figures and pages.
+        make: makes it.
+        recipe: how its proposal is trained; None if it learns nothing. Filters with the same recipe
+            share a trained proposal.
+        settings: what its numbers depend on, beside model, data, particles and proposal.
+    """
+
+    name: str
+    label: str
+    colour: str
+    make: Make
+    recipe: RecipeName | None = None
+    settings: Callable[[Tuning], dict[str, Any]] = _nothing
+
+
+# Okabe and Ito's colours, told apart by most colour-blind readers; a darker shade of its neighbour
+# for a filter that looks ahead.
+CATALOGUE: dict[str, Listing] = {
+    listing.name: listing
+    for listing in (
+        Listing("kf", "KF", "#000000", lambda m, n, t, p: KalmanFilter(m, n)),
+        Listing("enkf", "EnKF", "#E69F00", lambda m, n, t, p: EnsembleKalmanFilter(m, n)),
+        Listing("bpf", "BPF", "#D55E00", lambda m, n, t, p: ParticleFilter(m, None, n)),
+        Listing("apf", "APF", "#B59B00", lambda m, n, t, p: AuxiliaryFilter(m, None, n)),
+        Listing(
+            "upf",
+            "UPF",
+            "#999999",
+            lambda m, n, t, p: ParticleFilter(m, UnscentedProposal(t.stand_in_noise), n),
+            settings=lambda t: {"stand_in_noise": t.stand_in_noise},
+        ),
+        Listing(
+            "nupf",
+            "NuPF",
+            "#A65628",
+            lambda m, n, t, p: ParticleFilter(m, NudgedProposal(n, t.eta), n),
+            settings=lambda t: {"eta": t.eta},
+        ),
+        Listing(
+            "ispf",
+            "ISPF",
+            "#009E73",
+            lambda m, n, t, p: ParticleFilter(m, InnerSamplingProposal(), n),
+            settings=lambda t: {"candidates": InnerSamplingProposal().candidates},
+        ),
+        Listing(
+            "opf", "OPF", "#56B4E9", lambda m, n, t, p: ParticleFilter(m, OptimalProposal(), n)
+        ),
+        Listing(
+            "lpf",
+            "LPF",
+            "#CC79A7",
+            lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
+            settings=_iterations,
+        ),
+        Listing(
+            "alpf",
+            "ALPF",
+            "#7F406A",
+            lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
+            settings=_iterations,
+        ),
+        Listing(
+            "nopf", "NOPF", "#0072B2", lambda m, n, t, p: ParticleFilter(m, p, n), recipe="fast"
+        ),
+        Listing(
+            "anopf", "ANOPF", "#2B2BD9", lambda m, n, t, p: AuxiliaryFilter(m, p, n), recipe="fast"
+        ),
+        Listing(
+            "nopf-paper",
+            "NOPF (paper)",
+            "#9467BD",
+            lambda m, n, t, p: ParticleFilter(m, p, n),
+            recipe="paper",
+        ),
+    )
+}
+NAMES = tuple(CATALOGUE)
+LEARNED = tuple(name for name, listing in CATALOGUE.items() if listing.recipe is not None)
+LABELS = {name: listing.label for name, listing in CATALOGUE.items()}
+COLOURS = {name: listing.colour for name, listing in CATALOGUE.items()}
+
+
+def make_filter(
+    name: str,
+    model: StateSpaceModel,
+    particles: int,
+    *,
+    tuning: Tuning = USUAL,
+    proposal: NeuralProposal | None = None,
+) -> Filter:
+    """A filter by its short name.
+
+    Args:
+        name: one of `NAMES`.
+        model: what to set it up for.
+        particles: how many.
+        tuning: what else it is set up with.
+        proposal: the trained one, for the filters that use one.
+
+    Raises:
+        ValueError: if the name is unknown, or if the filter does not fit the model.
+    """
+    if name not in CATALOGUE:
+        raise ValueError(f"filter: expected one of {', '.join(NAMES)}, got {name!r}")
+    listing = CATALOGUE[name]
+    if listing.recipe is not None and proposal is None:
+        raise ValueError(f"filter: {name} needs a trained proposal; train one with nopf.train")
+    return listing.make(model, particles, tuning, proposal)

@@ -1,0 +1,92 @@
+"""What figures and pages show alike, in numbers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nopf.benchmarks.benchmark import Benchmark
+from nopf.benchmarks.results import Row
+from nopf.benchmarks.tables import Table
+from nopf.filters import Posterior
+
+LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
+LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
+
+
+def angles_of(posterior: Posterior) -> list[int]:
+    """Which coordinates of the state are angles."""
+    return list(posterior.source.filter.model.space.angles)
+
+
+def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, lowest and highest quantiles, `(T, d)` each, to draw: angles go on beyond ±π."""
+    levels = posterior.quantile_levels
+    mean, quantiles = (
+        np.asarray(part, np.float64) for part in (posterior.mean, posterior.quantiles)
+    )
+    low, high = (quantiles[:, levels.index(pick(levels))] for pick in (min, max))
+    angles = angles_of(posterior)
+    whole = np.unwrap(mean[:, angles], axis=0)
+    for edge in (low, high):
+        apart = edge[:, angles] - mean[:, angles]
+        edge[:, angles] = whole + apart - 2 * np.pi * np.round(apart / (2 * np.pi))
+    mean[:, angles] = whole
+    return mean, low, high
+
+
+def main_particles(case: Benchmark, rows: Sequence[Row]) -> int:
+    """The number of particles to show: the paper's, or the largest there is."""
+    counts = {row["particles"] for row in rows}
+    return case.particles if case.particles in counts else max(counts)
+
+
+def shade(table: Table, short: str, metric: str) -> float:
+    """1 for the best of a column, 0 for the worst, by rank."""
+    entry = table.entries[short][metric]
+    others = sum(row[metric] is not None for row in table.entries.values())
+    if entry is None or others < 2:
+        return 0.0
+    return 1 - entry.rank / (others - 1)
+
+
+def against_particles(
+    rows: Sequence[Row], short: str, metric: str
+) -> list[tuple[int, float, float, float]]:
+    """Number of particles, mean of a metric, and a band of one standard deviation, in order.
+
+    On a logarithmic axis the band ends at a tenth of the mean.
+    """
+    found = []
+    for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
+        column = [row[metric] for row in rows if (row["filter"], row["particles"]) == (short, n)]
+        if any(value is None for value in column):
+            continue
+        std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
+        mean = float(np.mean(column))
+        low = max(mean - std, 0.1 * mean) if metric in LOGARITHMIC else mean - std
+        found.append((n, mean, low, mean + std))
+    return found
+
+
+def ess_over_time(
+    rows: Sequence[Row], short: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Lowest, median and highest effective sample size of the seeds at each step, if there is one.
+
+    Seeds where a step has no number are left out.
+    """
+    found = [row["ess_path"] for row in rows if row["filter"] == short]
+    paths = [path for path in found if path and None not in path]
+    if not paths:
+        return None
+    low, middle, high = np.quantile(np.array(paths), [0, 0.5, 1], axis=0)
+    return low, middle, high
+
+
+def ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
+    """`(k, 2)` outline that holds 90 % of a normal distribution."""
+    angle = np.linspace(0, 2 * np.pi, 49)
+    values, vectors = np.linalg.eigh(cov)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T
