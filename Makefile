@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo docs reproduce test test-all lint types format clean
+.PHONY: setup demo docs reproduce test test-slow test-all lint types format clean
 
 setup: $(READY)
 
@@ -54,6 +54,10 @@ format: $(READY)
 # compiles as users do.
 test: lint types
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest
+
+# The slow tests alone; compiled as users do.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 test-all: lint types
 	$(BIN)/python -m pytest -m ''

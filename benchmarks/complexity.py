@@ -7,6 +7,7 @@ docs/filters.md.
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import nopf
 
 BASE = {"particles": 10_000, "d": 4, "m": 4}
 CASES = [BASE, BASE | {"particles": 40_000}, BASE | {"d": 8}, BASE | {"m": 8}]
-FILTERS = {
+FILTERS: dict[str, Callable[[nopf.StateSpaceModel, int], nopf.Filter]] = {
     "bpf": lambda model, n: nopf.ParticleFilter(model, None, n),
     "enkf": lambda model, n: nopf.EnsembleKalmanFilter(model, n),
     "apf": lambda model, n: nopf.AuxiliaryFilter(model, None, n),

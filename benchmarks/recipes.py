@@ -14,7 +14,6 @@ import numpy as np
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.model import make_steps
 from nopf.training.trainer import Trainer
 
 
@@ -27,7 +26,7 @@ def seconds_to(name: str, recipe: nopf.Recipe, target: float, seeds: int, limit:
     data = [case.simulate(seed).observations for seed in range(seeds)]
     started = time.perf_counter()
     paths = nopf.simulate(case.model, case.horizon, jax.random.key(1), batch=400)
-    steps = make_steps(case.model, case.horizon, None, None)
+    steps = case.model.steps(case.horizon)
     trainer = Trainer(case.model, steps, recipe, "skeleton", jax.random.key(0), paths)
     trainer.round(trainer.begin())  # compiles
     compiling = time.perf_counter() - started

@@ -1,10 +1,12 @@
 """Small models that several tests share."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import nopf
+from nopf.filters.particle import Ancestors, move_all
 
 
 def linear_transition(x, step):
@@ -57,11 +59,19 @@ def unicycle(heading: float = 3.0, **changes) -> nopf.StateSpaceModel:
 
 
 @eqx.filter_jit
-def propose(proposal, *arguments):
-    """`proposal.propose`, compiled: operation by operation it takes ten times as long."""
-    return proposal.propose(*arguments)
+def move(proposal, key, model, ancestors, y, step):
+    """All particles moved once, as the engine does it; compiled."""
+    memory = proposal.initial_memory(model)
+    memory = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(ancestors)), memory)
+    chosen = Ancestors(ancestors, jnp.zeros(len(ancestors)), memory)
+    return move_all(proposal.settled(model), model, key, chosen, y, step)
 
 
-@eqx.filter_jit
-def propose_all(proposal, *arguments):
-    return proposal.propose_all(*arguments)
+def move_one(proposal, key, model, ancestor, y, step):
+    """One particle on its own, by its law alone."""
+    return jax.tree.map(lambda leaf: leaf[0], move(proposal, key, model, ancestor[None], y, step))
+
+
+def move_copies(proposal, key, model, ancestor, y, step, count):
+    """So many particles that have the same ancestor."""
+    return move(proposal, key, model, jnp.tile(ancestor[None], (count, 1)), y, step)

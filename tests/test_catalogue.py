@@ -46,7 +46,7 @@ def test_tuning_reaches_the_filter_that_it_is_for():
         ]
         for field in dataclasses.fields(Tuning)
     }
-    assert touched == {"eta": ["nupf"], "stand_in_noise": ["upf"]}
+    assert touched == {"eta": ["nupf"], "stand_in_noise": ["upf"], "ancestor_share": ["apf"]}
 
 
 def test_filters_that_cannot_be_made_say_why():

@@ -7,6 +7,8 @@ import scipy.stats
 import nopf
 from tests import models
 
+STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
+
 
 def step(**changes):
     values = {"index": jnp.asarray(1), "time": jnp.asarray(1.0), "dt": jnp.asarray(1.0)}
@@ -108,9 +110,7 @@ def test_noise_may_depend_on_the_step():
 
 def test_time_differences_are_exact_late_in_a_recording():
     clock = 1.7e9 + 0.01 * np.arange(1, 4)
-    from nopf.model import make_steps
-
-    steps = make_steps(models.linear(), 3, clock, None, start=1.7e9)
+    steps = models.linear().steps(3, clock, start=1.7e9)
     np.testing.assert_allclose(steps.dt, 0.01, rtol=1e-4)
 
 
@@ -158,10 +158,118 @@ def test_custom_prior_and_likelihood():
     assert model.log_likelihood(jnp.array([jnp.nan]), jnp.array([0.5]), step()) == 0
 
 
+class UniformLikelihood(nopf.Likelihood):
+    """A likelihood of a user's own: uniform noise."""
+
+    def log_prob(self, y, x, step):
+        return jnp.where(jnp.max(jnp.abs(y - x)) < 0.5, 0.0, -jnp.inf)
+
+    def sample(self, key, x, step):
+        return x + jax.random.uniform(key, x.shape, minval=-0.5, maxval=0.5)
+
+
+def test_a_likelihood_of_ones_own():
+    plain = models.linear()
+    model = nopf.StateSpaceModel(
+        plain.prior, models.linear_transition, [0.6, 0.4], likelihood=UniformLikelihood()
+    )
+    assert model.observation_space.size == 2
+    assert model.log_likelihood(jnp.array([0.4, 0.0]), jnp.zeros(2), STEP) == 0
+    assert model.log_likelihood(jnp.array([0.6, 0.0]), jnp.zeros(2), STEP) == -np.inf
+    assert model.log_likelihood(jnp.full(2, jnp.nan), jnp.zeros(2), STEP) == 0
+    assert not model.likelihood.predicts
+    ys = nopf.simulate(model, 5, jax.random.key(0)).observations
+    posterior = nopf.ParticleFilter(model, particles=500).run(ys, key=jax.random.key(1))
+    assert not posterior.collapsed.any()
+
+
+def heading_noise(x, step, noise):
+    """Two noise numbers for three states: along the heading, and of the turn."""
+    speed, turn = 0.3 + 0.1 * noise[0], 0.4 + 0.05 * noise[1]
+    return [x[0] + speed * jnp.cos(x[2]), x[1] + speed * jnp.sin(x[2]), x[2] + turn]
+
+
+def test_a_transition_may_take_its_noise_itself():
+    model = models.unicycle(transition=heading_noise, process_noise=None, noise_size=2)
+    x, z = jnp.array([0.5, -0.5, 3.0]), jnp.array([1.0, -2.0])
+    expected = [0.5 + 0.4 * np.cos(3.0), -0.5 + 0.4 * np.sin(3.0), 3.3 - 2 * np.pi]
+    np.testing.assert_allclose(model.move(x, z, STEP), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        model.skeleton(x, STEP), models.unicycle().skeleton(x, STEP), rtol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"calling transition\(x, step, noise\)"):
+        models.unicycle(process_noise=None, noise_size=2)
+    with pytest.raises(ValueError, match="noise_size: expected at least 1"):
+        models.unicycle(transition=heading_noise, process_noise=None, noise_size=0)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rank"),
+    [([0.3, 0.0], 1), ([[1.0, 2.0], [2.0, 4.0]], 1), ([0.0, 0.0], 1), (0.0, 1), ([0.3, 0.2], 2)],
+)
+def test_noise_of_lower_rank(noise, rank):
+    model = models.linear(process_noise=noise)
+    assert model.noise_size == rank
+    whites = jax.random.normal(jax.random.key(0), (4, rank))
+    x = jnp.array([0.5, 0.2])
+    moved = jax.vmap(lambda z: model.move(x, z, STEP))(whites) - model.skeleton(x, STEP)[None]
+    factor = np.asarray(model.process_noise_at(STEP).factor)
+    factor = factor if factor.ndim == 2 else np.diag(factor)
+    np.testing.assert_allclose(moved, whites @ factor.T, atol=1e-6)
+    wanted = np.asarray(noise, float) * np.ones(2) if np.ndim(noise) < 2 else np.asarray(noise)
+    wanted = np.diag(wanted**2) if wanted.ndim == 1 else wanted
+    np.testing.assert_allclose(factor @ factor.T, wanted, atol=1e-6)
+    assert (model.why_no_density() is None) == (rank == 2)
+
+
+def test_noise_may_depend_on_the_state():
+    """Along the heading: a covariance of rank one in the plane, which turns with the robot."""
+
+    def along(x, step):
+        direction = jnp.array([jnp.cos(x[0]), jnp.sin(x[0])])
+        return 0.25 * step.dt * jnp.outer(direction, direction)
+
+    model = models.linear(process_noise=along)
+    x = jnp.array([0.7, 0.1])
+    whites = jax.random.normal(jax.random.key(0), (5, 2))
+
+    @jax.jit
+    def deviations(x):
+        return jax.vmap(lambda z: model.move(x, z, STEP))(whites) - model.skeleton(x, STEP)[None]
+
+    moved = np.asarray(deviations(x))
+    across = moved @ np.array([-np.sin(0.7), np.cos(0.7)])
+    np.testing.assert_allclose(across, 0, atol=1e-5)
+    factor = np.asarray(jax.jit(lambda x: model.process_noise_at(STEP, x).factor)(x))
+    np.testing.assert_allclose(factor @ factor.T, along(np.array([0.7, 0.1]), STEP), atol=1e-6)
+    assert "no noise of their own" in model.why_no_density()
+    with pytest.raises(TypeError, match="depends on the state"):
+        model.process_noise_at(STEP)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_step_may_be_unpacked(reads):
+    """Whether a model reads controls is known by what it does with them, not by looking."""
+
+    def transition(x, step):
+        _, _, dt, control = step
+        return x + (dt * control if reads else 0.0)
+
+    model = models.linear(transition=transition)
+    assert model.reads_control == reads
+    if reads:
+        with pytest.raises(ValueError, match=r"reads step\.control, and no controls were given"):
+            nopf.simulate(model, 3, jax.random.key(0))
+    nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+
+
 BAD = {
-    "process_noise: expected positive standard deviations": {"process_noise": [0.1, 0.0]},
+    "process_noise: expected positive standard deviations": {"process_noise": [0.1, -0.1]},
+    "process_noise: expected either .* got both": {"noise_size": 2},
+    "process_noise: expected either .* got neither": {"process_noise": None},
+    "likelihood: expected instead of observation": {"likelihood": UniformLikelihood()},
     "process_noise: expected 2 standard deviations .* got shape .3,.": {"process_noise": [1, 1, 1]},
-    "process_noise: expected a positive definite": {"process_noise": [[1.0, 2.0], [2.0, 1.0]]},
+    "process_noise: expected a positive semidefinite": {"process_noise": [[1.0, 2.0], [2.0, 1.0]]},
     "observation_noise: expected 2 standard": {"observation_noise": [0.1]},
     "observation_noise: expected positive": {"observation_noise": [0.1, -0.1]},
     "observation_noise: expected either .* neither": {"observation_noise": None},

@@ -78,9 +78,8 @@ def test_linearised_weights_are_unbiased(tails, y):
     prior = scipy.stats.norm.pdf(np.asarray(grid), 0, 0.8)
     exact = scipy.integrate.trapezoid(np.exp(np.asarray(likelihood, np.float64)) * prior, grid)
     proposal = nopf.LinearisedProposal()
-    move = jax.jit(lambda key, xs: proposal.propose_all(key, model, xs, jnp.array([y]), STEP))(
-        jax.random.key(1), jnp.zeros((40_000, 1))
-    )
+    x, y = jnp.zeros(1), jnp.array([y])
+    move = models.move_copies(proposal, jax.random.key(1), model, x, y, STEP, 40_000)
     ratios = np.exp(np.asarray(move.log_weight, np.float64)) / exact
     assert abs(standard_errors_from_one(ratios)) < 4
 

@@ -35,13 +35,18 @@ class Tuning:
         eta: step size of the nudged filter.
         stand_in_noise: what the unscented filter takes for observation noise, where the model's own
             is not Gaussian.
+        ancestor_share: share of the ancestors that the plain auxiliary filter draws by weight
+            alone; its own default if None.
     """
 
     eta: float = 2e-4
     stand_in_noise: tuple[float, ...] | None = None
+    ancestor_share: float | None = None
 
 
 USUAL = Tuning()
+# The published auxiliary filter has no defensive share, and its numbers show it.
+PAPER = Tuning(ancestor_share=0.0)
 
 
 @runtime_checkable
@@ -91,7 +96,13 @@ CATALOGUE: dict[str, Listing] = {
         Listing("kf", "KF", "#000000", lambda m, n, t, p: KalmanFilter(m, n)),
         Listing("enkf", "EnKF", "#E69F00", lambda m, n, t, p: EnsembleKalmanFilter(m, n)),
         Listing("bpf", "BPF", "#D55E00", lambda m, n, t, p: ParticleFilter(m, None, n)),
-        Listing("apf", "APF", "#B59B00", lambda m, n, t, p: AuxiliaryFilter(m, None, n)),
+        Listing(
+            "apf",
+            "APF",
+            "#B59B00",
+            lambda m, n, t, p: AuxiliaryFilter(m, None, n, defensive=t.ancestor_share),
+            settings=lambda t: {"ancestor_share": t.ancestor_share},
+        ),
         Listing(
             "upf",
             "UPF",

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 Numbers: TypeAlias = Any  # whatever numpy.asarray makes a float array of; checked by hand
 
 LOG_2PI = float(np.log(2 * np.pi))
+NO_NOISE = 1e-6  # of the largest variance: what is below is rounding
 
 
 def is_traced(value: Any) -> bool:
@@ -33,16 +34,18 @@ def as_float_array(value: Any, name: str) -> Any:
     return array
 
 
-def scale_factor(value: Any, size: int, name: str) -> Any:
+def scale_factor(value: Any, size: int, name: str, singular: bool = False) -> Any:
     """Turns standard deviations or a covariance matrix into the factor L with LLᵀ = covariance.
 
     Args:
         value: a number or `(size,)` standard deviations, or a `(size, size)` covariance matrix.
         size: number of coordinates.
         name: the user's argument, for messages.
+        singular: whether there may be directions without noise.
 
     Returns:
-        `(size,)` standard deviations, or the `(size, size)` lower Cholesky factor.
+        `(size,)` standard deviations, or a `(size, size)` factor: the lower one of Cholesky, or one
+        with zero columns if there are directions without noise.
     """
     array = as_float_array(value, name)
     if array.ndim == 0:
@@ -53,26 +56,46 @@ def scale_factor(value: Any, size: int, name: str) -> Any:
             f"matrix, got shape {array.shape}"
         )
     if is_traced(array):
-        return array if array.ndim == 1 else jnp.linalg.cholesky(array)
+        if array.ndim == 1:
+            return array
+        return _semidefinite_cholesky(array) if singular else jnp.linalg.cholesky(array)
     host = np.asarray(array, np.float64)
     if host.ndim == 1:
-        if not np.all(host > 0):
+        if np.any(host < 0) or not (singular or np.all(host > 0)):
             raise ValueError(
-                f"{name}: expected positive standard deviations, got {host.tolist()}; "
-                "a coordinate without noise has no density: give it a small one"
+                f"{name}: expected positive standard deviations, got {host.tolist()}"
+                + (
+                    ""
+                    if singular
+                    else "; a coordinate without noise has no density: give it a small one"
+                )
             )
         return array
     if not np.allclose(host, host.T, rtol=1e-6, atol=1e-12):
         raise ValueError(f"{name}: expected a symmetric covariance matrix, got {host.tolist()}")
     try:
-        factor = np.linalg.cholesky(host)
+        return np.linalg.cholesky(host)
     except np.linalg.LinAlgError as error:
-        smallest = np.linalg.eigvalsh(host)[0]
+        values, vectors = np.linalg.eigh(host)
+        if singular and values[0] >= -NO_NOISE * max(values[-1], 0.0):
+            return vectors * np.sqrt(np.where(values > NO_NOISE * values[-1], values, 0))
         raise ValueError(
-            f"{name}: expected a positive definite covariance matrix, "
-            f"its smallest eigenvalue is {smallest:.3g}"
+            f"{name}: expected a positive {'semidefinite' if singular else 'definite'} covariance "
+            f"matrix, its smallest eigenvalue is {values[0]:.3g}"
         ) from error
-    return factor
+
+
+def _semidefinite_cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Lower factor of a matrix that may be singular: a direction without noise is a zero column."""
+    size = matrix.shape[0]
+    zero = jnp.zeros((), matrix.dtype)
+    columns: list[list[Any]] = []
+    for j in range(size):
+        rest = [matrix[i, j] - sum((c[i] * c[j] for c in columns), start=zero) for i in range(size)]
+        some = rest[j] > NO_NOISE * matrix[j, j]
+        pivot = jnp.sqrt(jnp.where(some, rest[j], 1))
+        columns.append([zero] * j + [jnp.where(some, r / pivot, 0) for r in rest[j:]])
+    return jnp.stack([jnp.stack(column) for column in columns], axis=1)
 
 
 class Gaussian(eqx.Module):
@@ -82,20 +105,37 @@ class Gaussian(eqx.Module):
         mean: `(d,)`.
         std: `(d,)` standard deviations (or one number for all), or a `(d, d)` covariance matrix.
         name: what messages call `std`.
+        singular: whether there may be directions without noise. Such a distribution can be drawn
+            from, but has no density.
     """
 
     mean: Float[Array | np.ndarray, " d"]
-    factor: Float[Array | np.ndarray, " d"] | Float[Array | np.ndarray, "d d"]
+    factor: Float[Array | np.ndarray, " d"] | Float[Array | np.ndarray, "d r"]
 
-    def __init__(self, mean: Numbers, std: Numbers, *, name: str = "std"):
+    def __init__(self, mean: Numbers, std: Numbers, *, name: str = "std", singular: bool = False):
         self.mean = as_float_array(mean, "mean")
         if self.mean.ndim != 1 or self.mean.size < 1:
             raise ValueError(f"mean: expected a vector, got shape {self.mean.shape}")
-        self.factor = scale_factor(std, self.mean.shape[0], name)
+        self.factor = scale_factor(std, self.mean.shape[0], name, singular)
 
     @property
     def size(self) -> int:
         return self.mean.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """How many standard normal numbers make a draw."""
+        return self.factor.shape[-1]
+
+    def without_silent_directions(self) -> "Gaussian":
+        """The same, of fewer numbers where some make no noise; one number at least."""
+        factor = np.asarray(self.factor)
+        loud = (factor if factor.ndim == 1 else np.abs(factor).sum(0)) > 0
+        if loud.all():
+            return self
+        columns = (np.diag(factor) if factor.ndim == 1 else factor)[:, loud]
+        factor = columns if loud.any() else np.zeros((self.size, 1))
+        return eqx.tree_at(lambda g: g.factor, self, factor)
 
     @property
     def std(self) -> Float[Array, " d"]:
@@ -111,7 +151,7 @@ class Gaussian(eqx.Module):
         return factor @ factor.T
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        return jnp.asarray(self.mean) + self.colour(jax.random.normal(key, (self.size,)))
+        return jnp.asarray(self.mean) + self.colour(jax.random.normal(key, (self.rank,)))
 
     def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         _expect_vector(x, self.size)
@@ -125,7 +165,7 @@ class Gaussian(eqx.Module):
         factor = jnp.asarray(self.factor)
         return factor if factor.ndim == 1 else jnp.diagonal(factor)
 
-    def colour(self, white: Float[Array, " d"]) -> Float[Array, " d"]:
+    def colour(self, white: Float[Array, " r"]) -> Float[Array, " d"]:
         """L·white: turns standard normal numbers into deviations from the mean."""
         factor = jnp.asarray(self.factor)
         return factor * white if factor.ndim == 1 else factor @ white

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from nopf.gaussian import is_traced
-from nopf.model import StateSpaceModel, Step
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 
 def linearise(
@@ -26,12 +27,25 @@ def linearise(
     return value, jacobian
 
 
+def linear_motion(
+    model: StateSpaceModel, mean: Float[Array, " d"], step: Step
+) -> tuple[Float[Array, " d"], Float[Array, "d d"], Float[Array, "d d"]]:
+    """Of a linear transition: where `mean` goes, the matrix, and the covariance of the noise."""
+    d = mean.size
+    forecast, jacobian = linearise(
+        lambda point: model.motion(point[:d], step)(point[d:]),
+        jnp.concatenate([mean, jnp.zeros(model.noise_size)]),
+    )
+    matrix, root = jacobian[:, :d], jacobian[:, d:]
+    return forecast, matrix, root @ root.T
+
+
 def why_not_linear(model: StateSpaceModel, name: str, steps: Step | None = None) -> str | None:
     """None if the `transition` or the `observation` is linear (affine) in the state.
 
-    Compares the function with its tangent at a draw of the prior, far away from it: at `steps`,
-    with a leading time axis, or at a few of a regular grid. A model that reads controls can be
-    judged only at `steps`.
+    The transition must be so in state and noise together. Compares the function with its tangent at
+    a draw of the prior, far away from it: at `steps`, with a leading time axis, or at a few of a
+    regular grid. A model that reads controls can be judged only at `steps`.
     """
     if is_traced((model, steps)):
         return None
@@ -49,8 +63,15 @@ def why_not_linear(model: StateSpaceModel, name: str, steps: Step | None = None)
 
 @eqx.filter_jit
 def _is_bent(model: StateSpaceModel, moving: bool, steps: Step) -> Bool[Array, " t"]:
-    function = model.skeleton if moving else model.predict_observation
-    draws = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), 9))
+    def function(point: Array, step: Step) -> Array:
+        x, z = point[: model.space.size], point[model.space.size :]
+        if moving:
+            return model.motion(x, step)(z)
+        return model.predict_observation(x, step)
+
+    keys = jax.random.split(jax.random.key(0), 9)
+    noise = jax.random.normal(jax.random.key(1), (9, model.noise_size))
+    draws = jnp.concatenate([jax.vmap(model.sample_prior)(keys), noise], axis=1)
     centre = draws[0]
     far = centre[None] + 10 * (draws[1:] - centre[None])
 
@@ -107,3 +128,28 @@ def solve_upper(factor: Columns, right: list[Any]) -> list[Any]:
         dot = sum((factor[k][i] * solution[k] for k in range(i + 1, size)), start=0.0)
         solution[i] = (right[i] - dot) / factor[i][i]
     return solution
+
+
+# The same for vectors: a list of scalars, or where they are many an array, which takes less time to
+# compile.
+Vector = list[Any] | Array
+MANY = 16
+
+
+def as_vector(values: Float[Array, " k"]) -> Vector:
+    """As scalars, or as it is if they are many."""
+    return list(values) if values.size <= MANY else values
+
+
+def dot(a: Vector, b: Vector) -> Any:
+    """Σ aᵢ bᵢ."""
+    if isinstance(a, list) or isinstance(b, list):
+        return sum((x * y for x, y in zip(a, b, strict=True)), start=0.0)
+    return jnp.sum(a * b)
+
+
+def combine(vectors: list[Vector], weights: list[Any]) -> Float[Array, " k"]:
+    """Σ wᵢ vᵢ."""
+    if isinstance(vectors[0], list):
+        return jnp.stack([dot(list(entries), weights) for entries in zip(*vectors, strict=True)])
+    return sum((w * v for w, v in zip(weights, vectors, strict=True)), start=jnp.zeros(()))

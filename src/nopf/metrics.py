@@ -18,8 +18,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf import resampling
 from nopf.filters import Posterior
-from nopf.model import StateSpaceModel, Step, Trajectories
+from nopf.model import StateSpaceModel
+from nopf.simulate import Trajectories
 from nopf.space import Space
+from nopf.steps import Step
 
 
 @eqx.filter_jit

@@ -28,7 +28,6 @@ class Resampling(Protocol):
     def __call__(self, key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]: ...
 
 
-@jax.jit
 def systematic(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """One uniform shift of a regular grid. The least noise of the four; the paper's choice."""
     weights = _normalised(log_weights)
@@ -37,7 +36,6 @@ def systematic(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array,
     return _ancestors(whole + (rest > point), weights)
 
 
-@jax.jit
 def stratified(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """One uniform point in each of N equal strata."""
     weights = _normalised(log_weights)
@@ -46,7 +44,6 @@ def stratified(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array,
     return _ancestors(whole + (rest > points.at[whole].get(mode="clip")), weights)
 
 
-@jax.jit
 def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """N independent draws."""
     weights = _normalised(log_weights)
@@ -54,7 +51,6 @@ def multinomial(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array
     return _ancestors(_uniform_points_below(key, position, jnp.asarray(weights.size)), weights)
 
 
-@jax.jit
 def residual(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, " n"]:
     """⌊N·wᵢ⌋ copies of each particle for certain, the rest by independent draws."""
     weights = _normalised(log_weights)

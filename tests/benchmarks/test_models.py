@@ -50,7 +50,7 @@ def test_range_bearing():
         expected = [*seen, v + bv, w + bw]
         np.testing.assert_allclose(model.predict_observation(x, step(k)), expected, atol=1e-5)
     noise = np.array([0.08, 1.5 * DEGREE] * 4 + [0.05, 1.2 * DEGREE])
-    np.testing.assert_allclose(model.observation_noise.factor, noise)
+    np.testing.assert_allclose(model.observation_noise.constant.factor, noise)
     assert model.observation_space.angles == (1, 3, 5, 7)
 
 

@@ -1,5 +1,9 @@
 """What holds for every filter."""
 
+import dataclasses
+import pickle
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,6 +129,38 @@ def test_works_inside_the_users_own_jit(make):
 
     expected = flt.run(ys, key=jax.random.key(0)).mean
     np.testing.assert_allclose(filtered(jnp.asarray(ys)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: nopf.ParticleFilter(model, nopf.LinearisedProposal(), 20),
+        lambda model: nopf.AuxiliaryFilter(model, None, 20, resampling=nopf.residual),
+        nopf.KalmanFilter,
+    ],
+)
+def test_filters_and_what_they_say_can_be_pickled(make):
+    """If the functions of the model can: those here are a module's."""
+    flt = make(models.linear())
+    ys = data()
+    posterior = flt.run(ys[:5], key=jax.random.key(0))
+    again, kept = pickle.loads(pickle.dumps((flt, posterior.info)))
+    np.testing.assert_array_equal(again.run(ys[:5], key=jax.random.key(0)).mean, kept.mean)
+    without_keys = eqx.tree_at(lambda p: p.state, posterior, None)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(without_keys)).mean, posterior.mean)
+    assert pickle.loads(pickle.dumps(flt.model)).state_names == flt.model.state_names
+
+
+def test_health_can_be_switched_off():
+    model, ys = models.linear(), data()
+    for make in FILTERS.values():
+        plain = make(model)
+        quiet = dataclasses.replace(plain, health=False)
+        found, same = (flt.run(ys, key=jax.random.key(0)) for flt in (quiet, plain))
+        assert np.isnan(found.p_value).all()
+        assert np.isnan(found.drift).all()
+        assert np.isfinite(same.p_value).all()
+        np.testing.assert_allclose(found.mean, same.mean, atol=1e-6)
 
 
 class Compilations:

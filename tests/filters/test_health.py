@@ -1,5 +1,7 @@
 """Diagnostics: calibrated where the model is right, and loud where it is not."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,6 @@ import pytest
 import scipy.stats
 
 import nopf
-from nopf.filters.health import Signs
 from tests import models
 
 SLOW = pytest.mark.slow
@@ -121,9 +122,9 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
 
 
 def signs(**changes):
-    return Signs(
-        **{"collapsed": False, "p_value": 0.5, "nominal_p_value": 0.5, "drift": 0.0} | changes
-    )
+    """What a monitor looks at of an `Info`."""
+    usual = {"collapsed": False, "p_value": 0.5, "nominal_p_value": 0.5, "drift": 0.0, "ess": None}
+    return types.SimpleNamespace(**usual | changes)
 
 
 def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():

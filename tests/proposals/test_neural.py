@@ -12,10 +12,8 @@ import scipy.stats
 
 import nopf
 from nopf.benchmarks import sensor_bias
-from nopf.model import make_steps
 from nopf.proposals.fingerprint import differences, fingerprint
-from nopf.proposals.linearised import gauss_newton
-from nopf.proposals.neural import Local, untrained
+from nopf.proposals.neural import untrained
 from tests import models
 from tests.filters.test_particle import standard_errors_from_one
 
@@ -25,33 +23,12 @@ STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
 def scrambled(model, scale=0.3, seed=0, **recipe):
     """A proposal with random weights."""
     recipe = nopf.Recipe.fast(**{"base": "skeleton", "width": 8} | recipe)
-    steps = make_steps(model, 5, None, None)
+    steps = model.steps(5)
     proposal = untrained(fingerprint(model, None), recipe, steps, jax.random.key(seed))
     leaves, structure = jax.tree.flatten(proposal.network)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
     noisy = [a + scale * jax.random.normal(k, a.shape) for a, k in zip(leaves, keys, strict=True)]
     return dataclasses.replace(proposal, network=jax.tree.unflatten(structure, noisy))
-
-
-@pytest.mark.parametrize("linearised", [False, True])
-def test_local_law_is_the_normal_it_says(linearised):
-    model = models.unicycle()
-    with jax.enable_x64(True):
-        x, y = jnp.array([0.1, -0.2, 2.9]), jnp.array([2.2, 0.4])
-        base = gauss_newton(model, x, y, STEP, 1) if linearised else None
-        draw = np.random.default_rng(0)
-        mean, factor = draw.normal(size=3), draw.normal(size=6)
-        local = Local(base, jnp.asarray(mean), jnp.asarray(factor))
-        white = jnp.asarray(draw.normal(size=3))
-        jacobian = jax.jacfwd(local.place)(white)
-        centre = np.asarray(local.place(jnp.zeros(3)))
-        covariance = np.asarray(jacobian @ jacobian.T)
-        np.testing.assert_allclose(local.whiten(local.place(white)), white, rtol=1e-9)
-        np.testing.assert_allclose(local.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
-        exact = 0.5 * (
-            centre @ centre + np.trace(covariance) - 3 - np.linalg.slogdet(covariance)[1]
-        )
-        np.testing.assert_allclose(local.divergence(), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
@@ -74,14 +51,14 @@ def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
 
     @jax.jit
     def place(white):
-        return proposal.local(model, model.skeleton(ancestor, STEP), y, STEP)[0].place(white)
+        return proposal.law(model, ancestor, y, STEP).place(white)[0]
 
     jacobian = root @ np.asarray(jax.jit(jax.jacfwd(place))(jnp.zeros(len(root))), np.float64)
     mean = predicted + root @ np.asarray(place(jnp.zeros(len(root))), np.float64)
-    for seed in range(8):
-        move = models.propose(proposal, jax.random.key(seed), model, ancestor, y, STEP)
+    moves = models.move_copies(proposal, jax.random.key(0), model, ancestor, y, STEP, 10)
+    for state, log_weight in zip(moves.state, moves.log_weight, strict=True):
 
-        def density(at, centre, covariance, state=move.state):
+        def density(at, centre, covariance, state=state):
             apart = model.space.difference(state, jnp.asarray(centre, jnp.float32))
             return at.logpdf(np.asarray(apart, np.float64), np.zeros(len(root)), covariance)
 
@@ -89,8 +66,8 @@ def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
         log_q = density(normal, mean, jacobian @ jacobian.T)
         log_p = density(normal, predicted, process)
         mixed = np.logaddexp(np.log1p(-share) + log_q, np.log(share) + log_p) if share else log_q
-        expected = float(model.log_likelihood(y, move.state, STEP)) + log_p - mixed
-        np.testing.assert_allclose(move.log_weight, expected, atol=2e-3, rtol=1e-4)
+        expected = float(model.log_likelihood(y, state, STEP)) + log_p - mixed
+        np.testing.assert_allclose(log_weight, expected, atol=2e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3])
@@ -102,9 +79,7 @@ def test_moving_all_together_is_unbiased(share):
     model = models.linear()
     proposal = scrambled(model, defensive=share)
     x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
-    move = jax.jit(lambda key, xs: models.propose_all(proposal, key, model, xs, y, STEP))(
-        jax.random.key(0), jnp.tile(x[None], (40_000, 1))
-    )
+    move = models.move_copies(proposal, jax.random.key(0), model, x, y, STEP, 40_000)
     h = np.asarray(jax.jacfwd(lambda x: model.observation(x, STEP))(x), np.float64)
     noise = np.diag([0.7, 0.5]) ** 2 + h @ np.diag([0.6, 0.4]) ** 2 @ h.T
     centre = h @ np.asarray(model.skeleton(x, STEP), np.float64)
@@ -121,14 +96,12 @@ def test_moving_all_together_weighs_each_by_its_own_ancestor():
     proposal = scrambled(model, defensive=share)
     path = nopf.simulate(model, 1, jax.random.key(3), batch=n)
     ancestors, y = path.initial_state, path.observations[0, 0]
-    move = models.propose_all(proposal, jax.random.key(0), model, ancestors, y, STEP)
+    move = models.move(proposal, jax.random.key(0), model, ancestors, y, STEP)
 
     def expected(ancestor, state):
-        predicted = model.skeleton(ancestor, STEP)
         process = model.process_noise_at(STEP)
-        z = process.whiten(model.space.difference(state, predicted))
-        local, _, _ = proposal.local(model, predicted, y, STEP)
-        ratio = 0.5 * (jnp.sum(z**2) - jnp.sum(local.whiten(z) ** 2)) - local.log_det
+        z = process.whiten(model.space.difference(state, model.skeleton(ancestor, STEP)))
+        ratio = proposal.law(model, ancestor, y, STEP).log_ratio(z)
         mixed = jnp.logaddexp(jnp.log(1 - share) + ratio, jnp.log(share))
         return model.log_likelihood(y, state, STEP) - mixed
 
@@ -145,8 +118,9 @@ def test_angles_may_be_shifted_by_whole_turns():
     turn = 2 * np.pi
     with jax.enable_x64(True):
         proposal = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), proposal)
+        key = jax.random.key(0)
         moves = [
-            models.propose(proposal, jax.random.key(0), model, jnp.asarray(a), jnp.asarray(b), STEP)
+            models.move_one(proposal, key, model, jnp.asarray(a), jnp.asarray(b), STEP)
             for a, b in [(x, y), (x + turn * np.array([0, 0, 1]), y - turn * np.array([0, 1]))]
         ]
     np.testing.assert_allclose(moves[0].state, moves[1].state, atol=1e-6)
@@ -163,7 +137,7 @@ def test_missing_observations(masks, y, uses_network):
     model = models.linear()
     proposal = scrambled(model, missing_rate=masks, defensive=0.0)
     x, y = jnp.array([0.5, 0.2]), jnp.array(y)
-    move = models.propose(proposal, jax.random.key(0), model, x, y, STEP)
+    move = models.move_one(proposal, jax.random.key(0), model, x, y, STEP)
     blind = abs(float(move.log_weight - model.log_likelihood(y, move.state, STEP))) < 1e-5
     assert blind != uses_network
     assert np.isfinite(move.log_weight)
@@ -174,7 +148,7 @@ def test_a_broken_network_is_the_bootstrap_filter():
     proposal = scrambled(model, defensive=0.0)
     broken = eqx.tree_at(lambda p: p.network.mean_head.bias, proposal, jnp.full(2, jnp.nan))
     x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
-    move = models.propose(broken, jax.random.key(0), model, x, y, STEP)
+    move = models.move_one(broken, jax.random.key(0), model, x, y, STEP)
     np.testing.assert_allclose(
         move.log_weight, model.log_likelihood(y, move.state, STEP), rtol=1e-5
     )
@@ -254,11 +228,11 @@ def test_evidence_is_unbiased_whatever_the_network(which):
 
 def test_training_reaches_the_optimum(trained):
     assert trained.history[-1, 3] > 0.98
-    quality = trained.quality(models.linear(), jax.random.key(1))
+    quality = nopf.quality(trained, models.linear(), jax.random.key(1))
     assert quality.ess_fraction.shape == (6,)
     assert quality.fraction_of_limit.mean() > 0.95
     assert abs(quality.kl_gap.mean()) < 0.02
-    poor = scrambled(models.linear()).quality(models.linear(), jax.random.key(1))
+    poor = nopf.quality(scrambled(models.linear()), models.linear(), jax.random.key(1))
     assert poor.fraction_of_limit.mean() < 0.9
     assert poor.kl_gap.mean() > 0.1
     assert "locally optimal limit" in str(quality)

@@ -1,5 +1,7 @@
 """Every importance-corrected proposal against densities worked out in double precision."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import scipy.stats
 
 import nopf
-from nopf.proposals.linearised import Tangent
+from nopf.proposals.linearised import tangent_fit
 from tests import models
 
 STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
@@ -115,9 +117,10 @@ def test_log_weight_is_the_ratio_of_densities(name, seed):
     proposal, reference, bend = CASES[name]
     d, m = [(1, 1), (2, 3), (3, 2), (4, 4), (5, 1), (2, 6)][seed]
     random = RandomModel(seed, d, m, bend, full=seed % 2 == 1)
-    move = jax.jit(
-        lambda key, y: models.propose(proposal, key, random.model, jnp.array(random.x), y, STEP)
-    )
+
+    def move(key, y):
+        return models.move_one(proposal, key, random.model, jnp.array(random.x), y, STEP)
+
     for missing in (None, 0):
         seen = np.arange(m) != missing if m > 1 else np.ones(m, bool)
         mean, cov = reference(random, seen)
@@ -133,14 +136,9 @@ def test_particles_are_drawn_from_that_density(name):
     for d, m in [(2, 3), (3, 2)]:
         random = RandomModel(7, d, m, bend, full=True)
         mean, cov = reference(random, np.ones(m, bool))
-        keys = jax.random.split(jax.random.key(0), 40_000)
-        draws = jax.vmap(
-            lambda k, random=random: (
-                models.propose(
-                    proposal, k, random.model, jnp.array(random.x), jnp.array(random.y), STEP
-                ).state
-            )
-        )(keys)
+        x, y = jnp.array(random.x), jnp.array(random.y)
+        law = dataclasses.replace(proposal, defensive=0.0) if "linearised" in name else proposal
+        draws = models.move_copies(law, jax.random.key(0), random.model, x, y, STEP, 40_000).state
         white = np.linalg.solve(np.linalg.cholesky(cov), (np.asarray(draws) - mean).T)
         # Standard normal: means within 5 / √40000, covariances within 5 · √2 / √40000.
         np.testing.assert_allclose(white.mean(1), 0, atol=0.025)
@@ -150,7 +148,7 @@ def test_particles_are_drawn_from_that_density(name):
 def test_one_iteration_is_optimal_for_a_linear_observation():
     random = RandomModel(3, 3, 2, bend=0.0, full=True)
     weights = [
-        models.propose(
+        models.move_one(
             proposal,
             jax.random.key(k),
             random.model,
@@ -170,7 +168,7 @@ def test_angles_wrap_in_the_linearised_and_the_unscented_fit():
     turn = jnp.array([0.0, 2 * jnp.pi])
     for proposal in (nopf.LinearisedProposal(), nopf.UnscentedProposal()):
         one, other = (
-            models.propose(proposal, jax.random.key(0), model, x, y + k * turn, STEP)
+            models.move_one(proposal, jax.random.key(0), model, x, y + k * turn, STEP)
             for k in (0, 1)
         )
         np.testing.assert_allclose(one.state, other.state, atol=1e-4)
@@ -181,13 +179,11 @@ def test_angles_wrap_in_the_linearised_and_the_unscented_fit():
 def test_nudging_climbs_and_is_rare():
     model = models.linear()
     y = jnp.array([2.0, -1.0])
-    keys = jax.random.split(jax.random.key(0), 4000)
+    x = jnp.array([0.5, 0.1])
 
     def states(particles, eta):
         proposal = nopf.NudgedProposal(particles, eta)
-        return jax.vmap(
-            lambda k: models.propose(proposal, k, model, jnp.array([0.5, 0.1]), y, STEP)
-        )(keys)
+        return models.move_copies(proposal, jax.random.key(0), model, x, y, STEP, 4000)
 
     tiny, nudged = states(100, 1e-9), states(100, 0.05)
     moved = np.any(np.abs(nudged.state - tiny.state) > 1e-4, axis=1)
@@ -205,11 +201,8 @@ def test_inner_sampling_draws_by_likelihood_and_weighs_by_its_mean():
     s = random.h @ random.q @ random.h.T + random.r
     normal = scipy.stats.multivariate_normal(random.see(random.move(random.x)), s)
     proposal = nopf.InnerSamplingProposal(candidates=200)
-    moves = jax.vmap(
-        lambda k: models.propose(
-            proposal, k, random.model, jnp.array(random.x), jnp.array(random.y), STEP
-        )
-    )(jax.random.split(jax.random.key(0), 4000))
+    x, y = jnp.array(random.x), jnp.array(random.y)
+    moves = models.move_copies(proposal, jax.random.key(0), random.model, x, y, STEP, 4000)
     weights = np.exp(np.asarray(moves.log_weight, np.float64)) / normal.pdf(random.y)
     assert abs(weights.mean() - 1) < 4 * weights.std() / np.sqrt(4000)
     # Weighted draws follow the optimal proposal exactly, whatever the number of candidates.
@@ -269,22 +262,22 @@ def test_inner_sampling_of_many_particles_stays_in_memory():
     """50 000 particles × 200 candidates × 20 states would be 800 MB; they are never kept."""
     model = nopf.benchmarks.unordered_range.model
     flt = nopf.ParticleFilter(model, nopf.InnerSamplingProposal(), 50_000, quantiles=())
-    belief = jax.eval_shape(flt._initial_belief, jax.random.key(0))
-    step = jax.jit(lambda belief, y: flt._update(belief, y, STEP))
+    belief = jax.eval_shape(flt.begin, jax.random.key(0))
+    step = jax.jit(lambda belief, y: flt.update(belief, y, STEP))
     compiled = step.lower(belief, jnp.zeros(7)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 200e6
 
 
 @pytest.mark.parametrize(("d", "m"), [(3, 5), (5, 3), (4, 4), (4, 1)])
-def test_tangent_is_the_posterior_of_a_linear_residual(d, m):
+def test_tangent_fit_is_the_posterior_of_a_linear_residual(d, m):
     draw = np.random.default_rng(d)
     jacobian, b = draw.normal(size=(m, d)), draw.normal(size=m)
     with jax.enable_x64(True):
-        fit = Tangent(lambda z: jnp.asarray(b) + jnp.asarray(jacobian) @ z, jnp.ones(d))
-        factor = jax.vmap(fit.colour, in_axes=1, out_axes=1)(jnp.eye(d))
-        back = jax.vmap(fit.whiten, in_axes=1, out_axes=1)(factor)
+        mean, root = tangent_fit(lambda z: jnp.asarray(b) + jnp.asarray(jacobian) @ z, jnp.ones(d))
+        factor = jax.vmap(root.colour, in_axes=1, out_axes=1)(jnp.eye(d))
+        back = jax.vmap(root.whiten, in_axes=1, out_axes=1)(factor)
         precision = np.eye(d) + jacobian.T @ jacobian
-        np.testing.assert_allclose(fit.mean, -np.linalg.solve(precision, jacobian.T @ b), rtol=1e-9)
+        np.testing.assert_allclose(mean, -np.linalg.solve(precision, jacobian.T @ b), rtol=1e-9)
         np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(precision), atol=1e-12)
         np.testing.assert_allclose(back, np.eye(d), atol=1e-12)
-        np.testing.assert_allclose(fit.log_det, np.linalg.slogdet(factor)[1], rtol=1e-9)
+        np.testing.assert_allclose(root.log_det, np.linalg.slogdet(factor)[1], rtol=1e-9)

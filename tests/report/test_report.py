@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -279,7 +280,11 @@ def test_angles_are_drawn_on_beyond_half_a_turn():
     mean, quantiles = np.array(posterior.mean), np.array(posterior.quantiles)
     mean[:, angle] = [3.0, -3.1, -2.9]
     quantiles[:, :, angle] = [[2.9, 3.0, 3.1], [3.1, -3.1, -3.0], [-3.0, -2.9, -2.8]]
-    crossing = eqx.tree_at(lambda p: (p.mean, p.quantiles), posterior, (mean, quantiles))
+    crossing = eqx.tree_at(
+        lambda p: (p.info.mean, p.info.quantiles),
+        posterior,
+        (jnp.asarray(mean), jnp.asarray(quantiles)),
+    )
     drawn, low, high = numbers.bands(crossing)
     turn = 2 * np.pi
     np.testing.assert_allclose(drawn[:, angle], [3.0, turn - 3.1, turn - 2.9], rtol=1e-6)

@@ -54,7 +54,7 @@ def test_adapting_restores_the_effective_sample_size(tmp_path):
     ys = nopf.simulate(new, 120, jax.random.key(1)).observations
     flt = nopf.ParticleFilter(new, proposal, 500)
     seen = flt.run(ys[:60], key=jax.random.key(2), keep="particles")
-    adapted = flt.adapt(seen, key=jax.random.key(3), steps=400)
+    adapted = nopf.adapt(flt, seen, key=jax.random.key(3), steps=400)
     optimal = nopf.ParticleFilter(new, nopf.OptimalProposal(), 500)
     before, after, best = (
         float(f.resume(seen.state, ys[60:]).ess.mean()) for f in (flt, adapted, optimal)
@@ -67,7 +67,7 @@ def test_adapting_restores_the_effective_sample_size(tmp_path):
     nopf.NeuralProposal.load(tmp_path / "new.nopf", new)
     with pytest.raises(ValueError, match="trained for another model"):
         nopf.NeuralProposal.load(tmp_path / "new.nopf", old)
-    again = flt.adapt(seen, key=jax.random.key(3), steps=400)
+    again = nopf.adapt(flt, seen, key=jax.random.key(3), steps=400)
     for a, b in zip(*(jax.tree.leaves(f.proposal.network) for f in (adapted, again)), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -78,11 +78,12 @@ def test_adapting_says_what_it_needs():
     flt = nopf.ParticleFilter(model, scrambled(model), 20)
     short = flt.run(ys, key=jax.random.key(0), keep="particles")
     with pytest.raises(TypeError, match="only a learned proposal can learn"):
-        nopf.ParticleFilter(model, None, 20).adapt(short, key=jax.random.key(0))
+        nopf.adapt(nopf.ParticleFilter(model, None, 20), short, key=jax.random.key(0))
     with pytest.raises(ValueError, match="more than 5 observations"):
-        flt.adapt(short, key=jax.random.key(0))
+        nopf.adapt(flt, short, key=jax.random.key(0))
     renamed = models.linear(state_names=("one", "two"))
+    other = nopf.ParticleFilter(renamed, scrambled(renamed), 20)
     with pytest.raises(ValueError, match="expected a posterior of this filter's model"):
-        nopf.ParticleFilter(renamed, scrambled(renamed), 20).adapt(short, key=jax.random.key(0))
+        nopf.adapt(other, short, key=jax.random.key(0))
     with pytest.raises(ValueError, match='keep="particles"'):
-        flt.adapt(flt.run(ys, key=jax.random.key(0)), key=jax.random.key(0))
+        nopf.adapt(flt, flt.run(ys, key=jax.random.key(0)), key=jax.random.key(0))

@@ -66,7 +66,7 @@ def test_tuples_pair_an_ancestor_with_the_next_observation_and_its_step():
         observation_noise=[1e-4],
     )
     times, controls = [0.5, 0.7, 2.0, 2.1, 5.0], np.array([[3.0], [1.0], [4.0], [1.5], [9.0]])
-    steps = nopf.model.make_steps(model, 5, times, controls)
+    steps = model.steps(5, times, controls)
     ancestors, ys, own = simulate_tuples(model, steps, jax.random.key(0), 3, 0.0)
     assert sorted(np.asarray(own.index).tolist()) == sorted(3 * [1, 2, 3, 4, 5])
     index = np.asarray(own.index)
@@ -132,7 +132,7 @@ def test_divergence_is_rolled_back_and_reported():
     wild = dataclasses.replace(SMALL, learning_rate=float("inf"))
     with pytest.raises(FloatingPointError, match="smaller learning_rate"):
         nopf.train(models.linear(), 4, jax.random.key(0), recipe=wild)
-    steps = nopf.model.make_steps(models.linear(), 4, None, None)
+    steps = models.linear().steps(4)
     paths = nopf.simulate(models.linear(), 4, jax.random.key(1), batch=1000)
     network = trainer.Trainer(models.linear(), steps, wild, "skeleton", jax.random.key(0), paths)
     start = network.begin()

@@ -5,10 +5,11 @@ import dataclasses
 import jax
 
 from nopf import catalogue
-from nopf.catalogue import USUAL, Tuning
+from nopf.catalogue import PAPER, Tuning
 from nopf.filters import Filter
-from nopf.model import StateSpaceModel, Trajectories, simulate
+from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
+from nopf.simulate import Trajectories, simulate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Benchmark:
     horizon: int
     particles: int
     initial_state: tuple[float, ...] | None = None
-    tuning: Tuning = USUAL
+    tuning: Tuning = PAPER
     plane: tuple[str, str] = ("x", "y")
     landmarks: tuple[tuple[float, float], ...] = ()
 

@@ -6,8 +6,9 @@ from jaxtyping import Array, Float
 
 from nopf.benchmarks.benchmark import Benchmark
 from nopf.gaussian import Gaussian
-from nopf.model import StateSpaceModel, Step
+from nopf.model import StateSpaceModel
 from nopf.space import wrap_angle
+from nopf.steps import Step
 
 DEGREE = np.pi / 180
 LANDMARKS = np.array([[-4.5, 1.8], [3.8, 3.1], [-2.2, -3.8], [4.4, -2.6]])

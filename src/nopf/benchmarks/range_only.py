@@ -6,7 +6,8 @@ from jaxtyping import Array, Float
 
 from nopf.benchmarks.benchmark import Benchmark
 from nopf.gaussian import GaussianMixture
-from nopf.model import StateSpaceModel, Step
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 DEGREE = np.pi / 180
 

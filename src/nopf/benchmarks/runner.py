@@ -30,9 +30,9 @@ from nopf.benchmarks.results import (
 from nopf.catalogue import CATALOGUE, RecipeName
 from nopf.files import write_whole
 from nopf.filters import Filter, KalmanFilter, Posterior
-from nopf.model import Trajectories
 from nopf.proposals import NeuralProposal
 from nopf.resampling import systematic
+from nopf.simulate import Trajectories
 from nopf.training.to_file import Series, Trained, train_to_file
 
 DRAWN = 300  # particles of a picture
@@ -192,7 +192,7 @@ def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
     more = {
         "compile_seconds": max(0.0, warm[0] - seconds),
         "ess_path": None if posterior.ess is None else _rounded(posterior.ess),
-        "evidence_path": _rounded(posterior.log_evidence_increments),
+        "evidence_path": _rounded(posterior.log_evidence_increment),
     }
     trace = _trace(case, posterior, path) if cell.seed == 0 else None
     return {name: row[name] for name in COLUMNS} | more, trace

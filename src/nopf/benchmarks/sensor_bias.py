@@ -1,13 +1,16 @@
 """Benchmark 1: a robot on a line whose velocity sensor has a drifting bias. Linear and Gaussian."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.benchmarks.benchmark import Benchmark
-from nopf.catalogue import Tuning
+from nopf.catalogue import PAPER
 from nopf.gaussian import Gaussian
-from nopf.model import StateSpaceModel, Step
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 
 def transition(x: Float[Array, "3"], step: Step) -> Float[Array, "3"]:
@@ -37,6 +40,6 @@ benchmark = Benchmark(
     horizon=60,
     particles=2000,
     initial_state=(1.0, 0.0, 0.0),
-    tuning=Tuning(eta=1e-2),
+    tuning=dataclasses.replace(PAPER, eta=1e-2),
     plane=("velocity", "bias"),
 )

@@ -1,5 +1,6 @@
 """Benchmark 4: a vehicle in space hears four ranges without knowing which anchor sent which."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -8,9 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.benchmarks.benchmark import Benchmark
-from nopf.catalogue import Tuning
+from nopf.catalogue import PAPER
 from nopf.gaussian import LOG_2PI, Gaussian, GaussianMixture
-from nopf.model import StateSpaceModel, Step
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 DEGREE = np.pi / 180
 ANCHORS = np.array([[-4.4, -2.1, 0.0], [4.2, -1.3, 0.0], [-0.8, 3.8, 0.0], [4.7, 3.4, 0.0]])
@@ -152,6 +154,6 @@ benchmark = Benchmark(
     model=model,
     horizon=34,
     particles=50_000,
-    tuning=Tuning(stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE)),
+    tuning=dataclasses.replace(PAPER, stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE)),
     landmarks=tuple((float(x), float(y)) for x, y, _ in ANCHORS),
 )

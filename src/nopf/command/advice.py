@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nopf.catalogue import make_filter
-from nopf.model import StateSpaceModel, Step, Trajectories, simulate
+from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
+from nopf.simulate import Trajectories, simulate
+from nopf.steps import Step
 from nopf.training import train
 
 TRAJECTORIES = 20
@@ -180,10 +182,10 @@ def _turned(model: StateSpaceModel, states: Any, ys: Any, steps: Step, shift: An
     """By how much the functions change if the states are shifted, less the shift itself."""
 
     def one(x: Any, y: Any, step: Step) -> Any:
-        # Lists will do, as everywhere.
-        after, before = (jnp.stack(list(model.transition(at, step))) for at in (x + shift, x))
+        still = jnp.zeros(model.noise_size)
+        after, before = (model.motion(at, step)(still) for at in (x + shift, x))
         there, here = (model.log_likelihood(y, at, step) for at in (x + shift, x))
-        return after - before - shift, there - here
+        return model.space.difference(after, before + shift), there - here
 
     return jax.vmap(one)(states, ys, steps)
 
@@ -191,13 +193,16 @@ def _turned(model: StateSpaceModel, states: Any, ys: Any, steps: Step, shift: An
 def _angles(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     """Angles that are not declared, or that are no angles."""
     states, ys, steps = jax.tree.map(lambda leaf: leaf[:200], _points(paths))
+    first = jax.tree.map(lambda leaf: leaf[0], (states, steps))
+    slopes = jax.jacfwd(model.motion(*first))(jnp.zeros(model.noise_size))
+    spread = np.linalg.norm(np.asarray(slopes), axis=1)
+    scale = np.where(spread > 0, spread, 1)  # of one step's noise
     found = []
     for i, name in enumerate(model.state_names):
 
         def response(size: float, i: int = i) -> float:
             shift = size * jnp.eye(len(model.state_names))[i]
             moved, seen = _turned(model, states, ys, steps, shift)
-            scale = np.asarray(model.process_noise_at(jax.tree.map(lambda v: v[0], steps)).std)
             largest = np.nanmax(np.abs(np.asarray(moved)) / scale[None])
             return float(max(largest, np.nanmax(np.abs(np.asarray(seen)))))
 
@@ -226,15 +231,16 @@ def _angles(model: StateSpaceModel, paths: Trajectories) -> list[str]:
 
 def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     """How much a step's process noise moves each observation, in units of its own noise."""
-    if model.observation is None or model.observation_noise is None:
+    if not model.likelihood.additive:
         return []
     states, _, steps = jax.tree.map(lambda leaf: leaf[:200], _points(paths))
 
     @jax.vmap
     def ratios(x: Any, step: Step) -> Any:
-        process, noise = model.process_noise_at(step), model.observation_noise_at(step)
-        jacobian = jax.jacfwd(lambda z: model.predict_observation(x + process.colour(z), step))
-        return jnp.linalg.norm(jacobian(jnp.zeros(x.shape)), axis=1) / noise.std
+        motion = model.motion(x, step)
+        jacobian = jax.jacfwd(lambda z: model.predict_observation(motion(z), step))
+        slopes = jacobian(jnp.zeros(model.noise_size))
+        return jnp.linalg.norm(slopes, axis=1) / model.observation_noise_at(step).std
 
     typical = np.median(np.asarray(ratios(states, steps)), axis=0)
     parts = [f"{n} {r:.2g}" for n, r in zip(model.observation_names, typical, strict=True)]

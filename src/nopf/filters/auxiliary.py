@@ -5,38 +5,55 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, check_model, check_quantiles
+from nopf.arguments import positive_integer, share_of_one
+from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.particle import (
+    Ancestors,
     ParticleEngine,
     Particles,
-    Selection,
     check_proposal,
     check_resampling,
+    fitted,
 )
-from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals import Proposal
+from nopf.model import StateSpaceModel, check_model
+from nopf.proposals import Proposal, TransitionProposal
+from nopf.proposals.importance import defend
+from nopf.proposals.proposal import WeighsItself, blind_promise
 from nopf.resampling import Resampling, systematic
+from nopf.steps import Step
+
+FITTED_SHARE, BLIND_SHARE = 0.01, 0.1
 
 
 class AuxiliaryFilter(ParticleEngine):
     """The auxiliary particle filter.
 
-    Ancestors are drawn with their weight times the likelihood of the observation at their
-    noise-free successor; the second-stage weight divides that likelihood out again.
+    Ancestors are drawn with their weight times what their law promises of the observation, an
+    estimate of p(y | ancestor); the weight after the move divides it out again. With the transition
+    the promise is the likelihood at the noise-free successor, as in the paper; with a linearised or
+    learned proposal it is that of the fit itself, which is taken along, so that nothing is fitted
+    twice.
 
     Args:
         model: the model.
         proposal: how the chosen ancestors move; the transition if left out.
         particles: how many, N.
         resampling: how ancestors are drawn; at every step.
+        defensive: share of the ancestors that are drawn by their weight alone, whatever is
+            promised: so that none whose promise is wrong is left out for good. If left out, 0.01
+            where laws are fitted to the observation, and 0.1 where the promise is that of the
+            noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
+        health: whether to judge each observation by its p-value, for warnings.
     """
 
     model: StateSpaceModel
     proposal: Proposal
     particles: int = eqx.field(static=True)
     resampling: Resampling = eqx.field(static=True)
+    defensive: float = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
+    health: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -45,26 +62,42 @@ class AuxiliaryFilter(ParticleEngine):
         particles: int = 1000,
         *,
         resampling: Resampling = systematic,
+        defensive: float | None = None,
         quantiles: tuple[float, ...] = QUANTILES,
+        health: bool = True,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
         self.particles = positive_integer(particles, "particles")
         self.resampling = check_resampling(resampling)
+        if defensive is None:
+            blind = isinstance(self.proposal, TransitionProposal | WeighsItself)
+            defensive = BLIND_SHARE if blind else FITTED_SHARE
+        self.defensive = share_of_one(defensive, "defensive")
         self.quantiles = check_quantiles(quantiles)
+        self.health = bool(health)
 
-    def _select(
+    def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
-    ) -> Selection:
-        def look_ahead(x: Float[Array, " d"]) -> Float[Array, ""]:
-            return self.model.log_likelihood(y, self.model.skeleton(x, step), step)
+    ) -> Ancestors:
+        current = Ancestors(belief.states, belief.log_weights, belief.memory)
+        current = fitted(self.proposal, self.model, current, y, step)
+        if current.laws is None:
+            look = jax.vmap(blind_promise, in_axes=(None, 0, None, None))
+            promise = look(self.model, belief.states, y, step)
+        else:
+            promise = current.laws.promise
+        odds = self._odds(belief.log_weights, promise)
+        chosen = self.resampling(key, belief.log_weights + odds)
+        taken, spent = jax.tree.map(lambda leaf: leaf[chosen], (current, odds))
+        return taken._replace(log_weights=self._equal_weights() - spent)
 
-        promise = jax.vmap(look_ahead)(belief.states)
-        total = jax.nn.logsumexp(belief.log_weights + promise)
+    def _odds(
+        self, log_weights: Float[Array, " n"], promise: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """log of the chance of each ancestor over its weight; the weighted mean of it is one."""
+        promise = jnp.where(jnp.isnan(promise), -jnp.inf, promise)
+        total = jax.nn.logsumexp(log_weights + promise)
         # Where no ancestor promises anything, all are as good as before.
-        promise = jnp.where(total == -jnp.inf, 0, promise)
-        total = jnp.where(total == -jnp.inf, 0, total)
-        first_stage = belief.log_weights + promise
-        ancestors, states, memory = self._resample(key, belief, first_stage)
-        carried: Array = self._equal_weights() - promise[ancestors]
-        return Selection(states, carried, memory, total)
+        odds = jnp.where(total == -jnp.inf, 0, promise - total)
+        return defend(odds, self.defensive)

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
+from nopf.arguments import check_key, positive_integer
+from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, p_value_among
+from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
-from nopf.model import StateSpaceModel, Step, check_key, positive_integer
+from nopf.model import StateSpaceModel, check_model
+from nopf.steps import Step
 
 
 class Ensemble(NamedTuple):
@@ -22,7 +25,7 @@ class Ensemble(NamedTuple):
     states: Float[Array, "n d"]
 
 
-class EnsembleKalmanFilter(Filter):
+class EnsembleKalmanFilter(Filter[Ensemble]):
     """The stochastic ensemble Kalman filter.
 
     Each member is forecast with noise and corrected towards the observation by its own synthetic
@@ -34,11 +37,13 @@ class EnsembleKalmanFilter(Filter):
         model: the model.
         particles: how many members, N.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
+        health: whether to judge each observation by its p-value, for warnings.
     """
 
     model: StateSpaceModel
     particles: int = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
+    health: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -46,23 +51,24 @@ class EnsembleKalmanFilter(Filter):
         particles: int = 1000,
         *,
         quantiles: tuple[float, ...] = QUANTILES,
+        health: bool = True,
     ):
         self.model = check_model(model)
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
+        self.health = bool(health)
 
-    def _initial_belief(self, key: PRNGKeyArray | None) -> Ensemble:
+    def begin(self, key: PRNGKeyArray | None) -> Ensemble:
         key, prior_key = jax.random.split(check_key(key))
         keys = jax.random.split(prior_key, self.particles)
         return Ensemble(key, jax.vmap(self.model.sample_prior)(keys))
 
-    def _update(self, belief: Ensemble, y: Float[Array, " m"], step: Step) -> tuple[Ensemble, Info]:
+    def update(self, belief: Ensemble, y: Float[Array, " m"], step: Step) -> Update[Ensemble]:
         model, space, y_space = self.model, self.model.space, self.model.observation_space
-        key, *keys = jax.random.split(belief.key, 3)
-        move_keys, see_keys = (jax.random.split(k, self.particles) for k in keys)
-        move, see = model.sample_transition, model.sample_observation
-        states = jax.vmap(move, in_axes=(0, 0, None))(move_keys, belief.states, step)
-        seen = jax.vmap(see, in_axes=(0, 0, None))(see_keys, states, step)
+        key, move_key, see_key = jax.random.split(belief.key, 3)
+        white = jax.random.normal(move_key, (self.particles, model.noise_size))
+        states = jax.vmap(model.move, in_axes=(0, 0, None))(belief.states, white, step)
+        seen = y_space.wrap(model.likelihood.sample_many(see_key, states, step))
 
         weights = jnp.exp(self._log_weights())
         observed = ~jnp.isnan(y)
@@ -79,26 +85,27 @@ class EnsembleKalmanFilter(Filter):
             known = jnp.where(observed, y, 0)[None]
             return jnp.where(observed[None], y_space.difference(known, seen), 0)
 
-        belief = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
-        surprise = Gaussian(jnp.zeros(y.size), spread).log_prob(innovation(seen_mean[None])[0])
-        # As in the evidence: the members' own synthetic observations, outliers among them.
-        p_value = p_value_among(model, y, seen[:DRAWS])
-        return belief, self._info(belief, surprise, (p_value, p_value))
-
-    def _info(self, belief: Ensemble, log_evidence: Array, p_values: tuple[Array, Array]) -> Info:
-        return Info.of_particles(
-            self.model.space,
-            belief.states,
+        after = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
+        predictive = Gaussian(jnp.zeros(y.size), spread)
+        info = Info.of_particles(
+            space,
+            after.states,
             self._log_weights(),
             self.quantiles,
-            log_evidence=log_evidence,
+            log_evidence_increment=predictive.log_prob(innovation(seen_mean[None])[0]),
             ess=None,
-            collapsed=jnp.zeros((), bool),
-            p_values=p_values,
         )
+        return Update(after, info, seen[:DRAWS])
+
+    def p_values(
+        self, prediction: Float[Array, "k m"], y: Float[Array, " m"], step: Step
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        # As in the evidence: the members' own synthetic observations, outliers among them.
+        p_value = p_value_among(self.model, y, prediction)
+        return p_value, p_value
+
+    def ensemble(self, belief: Ensemble) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        return belief.states, self._log_weights()
 
     def _log_weights(self) -> Float[Array, " n"]:
         return jnp.full(self.particles, -np.log(self.particles), float)
-
-    def _ensemble(self, belief: Ensemble) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        return belief.states, self._log_weights()

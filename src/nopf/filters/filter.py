@@ -1,7 +1,7 @@
 """Filter: init, step and run, the same for every filter."""
 
 import abc
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -9,13 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.arguments import finite_number, positive_integer
 from nopf.filters.health import Surprise
-from nopf.filters.posterior import Info, Posterior, Source
+from nopf.filters.inputs import check_observations
+from nopf.filters.loop import (
+    compiled_batch,
+    compiled_begin,
+    compiled_continuation,
+    compiled_run,
+    compiled_update,
+)
+from nopf.filters.posterior import Info, Posterior, check_one_series
+from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
-from nopf.model import StateSpaceModel, Step, finite_number, make_steps
-from nopf.space import EXTREME_LEVEL
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
-QUANTILES = (0.05, 0.5, 0.95)
+Belief = TypeVar("Belief")
 
 
 class FilterState(NamedTuple):
@@ -34,35 +44,66 @@ class FilterState(NamedTuple):
     surprise: Surprise
 
 
-class Filter(eqx.Module):
-    """What all filters share. A filter says how a belief begins and how one observation changes it;
-    this class validates, compiles, loops and reports."""
+class Update(eqx.Module, Generic[Belief]):
+    """What one observation makes of a belief.
+
+    Attributes:
+        belief: the new one.
+        info: what to say about the step.
+        prediction: what the filter's `p_values` needs to judge the observation by.
+    """
+
+    belief: Belief
+    info: Info
+    prediction: Any = None
+
+
+class Filter(eqx.Module, Generic[Belief]):
+    """What all filters share: this class validates, compiles, loops and reports.
+
+    A filter says how a belief begins (`begin`), how one observation changes it (`update`) and which
+    particles stand for it (`ensemble`). It has the fields below. The other hooks may stay as they
+    are.
+
+    Attributes:
+        model: the model.
+        quantiles: levels that `info` and the posterior report.
+        health: whether to judge each observation by `p_values`.
+    """
 
     model: eqx.AbstractVar[StateSpaceModel]
     quantiles: eqx.AbstractVar[tuple[float, ...]]
+    health: eqx.AbstractVar[bool]
+
+    # Hooks --------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _initial_belief(self, key: PRNGKeyArray | None) -> Any:
+    def begin(self, key: PRNGKeyArray | None) -> Belief:
         """The belief at time zero."""
 
     @abc.abstractmethod
-    def _update(self, belief: Any, y: Float[Array, " m"], step: Step) -> tuple[Any, Info]:
+    def update(self, belief: Belief, y: Float[Array, " m"], step: Step) -> Update[Belief]:
         """Takes in one observation. Traced, never called on concrete arrays."""
 
     @abc.abstractmethod
-    def _ensemble(self, belief: Any) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    def ensemble(self, belief: Belief) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Weighted particles that stand for a belief, for `keep="particles"`."""
 
-    def _exact_smoother(self) -> bool:
-        """Whether means and covariances are all that a smoother needs."""
-        return False
+    def p_values(
+        self, prediction: Any, y: Float[Array, " m"], step: Step
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The p-value of an observation, and the same without the tails of `robust=`."""
+        nothing = jnp.full((), jnp.nan)
+        return nothing, nothing
 
-    def _moved_by(self) -> str:
+    def check_steps(self, steps: Step) -> None:
+        """Refuses steps that the filter cannot take. Most filters take all."""
+
+    def culprits(self) -> str:
         """What can be to blame for a state that is no number."""
         return "prior, transition or process_noise"
 
-    def _check_steps(self, steps: Step) -> None:
-        """Refuses steps that the filter cannot take. Most filters take all."""
+    # What users call ----------------------------------------------------------------------------
 
     def init(self, key: PRNGKeyArray | None = None, *, time: float = 0.0) -> FilterState:
         """The state before the first observation.
@@ -72,7 +113,7 @@ class Filter(eqx.Module):
             time: the time of the prior.
         """
         time = finite_number(time, "time")
-        return FilterState(_initial_belief(self, key), 0, time, Surprise.none())
+        return FilterState(compiled_begin(self, key), 0, time, Surprise.none())
 
     def step(
         self,
@@ -91,33 +132,17 @@ class Filter(eqx.Module):
             control: `(u,)` control input over the interval.
         """
         _check_state(state)
-        observation = self._observations(y)
+        observation = check_observations(self.model, y)
         if is_traced(state):
             dt = self.model.dt if time is None else time - state.time
             now = state.time + dt
-            steps = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
+            step = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
         else:
-            start, first = float(state.time), int(state.index) + 1
-            now = start + self.model.dt if time is None else finite_number(time, "time")
-            if now < start:
-                raise ValueError(
-                    f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
-                    f"and step {first - 1} at {start:.9g}"
-                )
-            if control is not None:
-                control = as_float_array(control, "control")
-                if control.ndim != 1:
-                    raise ValueError(f"control: expected a vector, got shape {control.shape}")
-            times = None if time is None else [now]
-            controls = None if control is None else control[None]
-            steps = make_steps(self.model, 1, times, controls, start, first)
-            if first == 1:
-                self._check_steps(steps)
-            steps = jax.tree.map(lambda leaf: leaf[0], steps)
-        (belief, surprise), info = _compiled_update(
-            self, (state.belief, state.surprise), observation, steps
+            step, now = self._next_step(state, time, control)
+        (belief, surprise), info = compiled_update(
+            self, (state.belief, state.surprise), observation, step
         )
-        self._raise_on_nan(info, steps)
+        self._raise_on_nan(info, step)
         return FilterState(belief, state.index + 1, now, surprise), info
 
     def run(
@@ -140,10 +165,10 @@ class Filter(eqx.Module):
             start: the time of the prior, 0 if left out.
             keep: "particles" to keep the weighted particles of every step.
         """
-        series = self._observations(ys, "time")
+        series = check_observations(self.model, ys, "time")
         steps = self._steps(series, times, controls, start, keep)
-        last, (infos, ensembles) = _compiled_run(self, key, series, steps, keep == "particles")
-        return self._posterior(last, infos, ensembles, series, steps)
+        outcome = compiled_run(self, key, series, steps, keep == "particles")
+        return self._posterior(outcome, series, steps)
 
     def resume(
         self,
@@ -163,13 +188,12 @@ class Filter(eqx.Module):
             ys: `(T, m)` observations, NaN where missing.
         """
         _check_state(state)
-        series = self._observations(ys, "time")
+        series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = self._steps(series, times, controls, start, keep, first)
-        last, (infos, ensembles) = _compiled_continuation(
-            self, (state.belief, state.surprise), series, steps, keep == "particles"
-        )
-        return self._posterior(last, infos, ensembles, series, steps)
+        last = (state.belief, state.surprise)
+        outcome = compiled_continuation(self, last, series, steps, keep == "particles")
+        return self._posterior(outcome, series, steps)
 
     def run_batch(
         self,
@@ -190,42 +214,77 @@ class Filter(eqx.Module):
         Args:
             ys: `(B, T, m)` observations.
         """
-        series = self._observations(ys, "series", "time")
+        series = check_observations(self.model, ys, "series", "time")
         steps = self._steps(series, times, controls, start, keep)
         keys = None if key is None else jax.random.split(key, series.shape[0])
-        last, (infos, ensembles) = _compiled_batch(self, keys, series, steps, keep == "particles")
-        return self._posterior(last, infos, ensembles, series, steps)
+        outcome = compiled_batch(self, keys, series, steps, keep == "particles")
+        return self._posterior(outcome, series, steps)
 
-    def _observations(self, ys: Any, *axes: str) -> Any:
+    def forecast(
+        self,
+        posterior: Posterior,
+        steps: int,
+        *,
+        times: Numbers | None = None,
+        controls: Numbers | None = None,
+    ) -> Posterior:
+        """What comes after the last observation, as far as the model knows.
+
+        Args:
+            posterior: of this filter.
+            steps: how many.
+            times: `(steps,)`, not before the last observation; every `model.dt` if left out.
+            controls: `(steps, u)` control inputs.
+        """
+        check_one_series(posterior, "forecast")
         width = self.model.observation_space.size
-        if isinstance(ys, np.ma.MaskedArray):
-            ys = np.ma.filled(ys.astype(float), np.nan)
-        elif not is_traced(ys):
-            ys = np.asarray(ys)
-        name = "ys" if axes else "y"
-        shape = f"({', '.join([*axes, str(width)])})" if axes else f"({width},)"
-        if ys.ndim != len(axes) + 1 or ys.shape[-1] != width:
+        nothing = np.full((positive_integer(steps, "steps"), width), np.nan)
+        return self.resume(posterior.state, nothing, times=times, controls=controls)
+
+    def smooth(
+        self,
+        posterior: Posterior,
+        *,
+        key: PRNGKeyArray | None = None,
+        trajectories: int = 500,
+        lag: int | None = None,
+    ) -> Smoothed:
+        """Estimates of each state given later observations too.
+
+        With a `KalmanFilter` this is exact (Rauch, Tung and Striebel). With the others it is
+        backward simulation, which needs `keep="particles"` and a transition with a density; its
+        time goes with trajectories × N, and with a lag also with that.
+
+        Args:
+            posterior: of this filter.
+            key: random key; the exact smoother needs none.
+            trajectories: how many to draw.
+            lag: how many later observations may count; all if left out.
+        """
+        check_one_series(posterior, "smooth")
+        return draw_backwards(self.model, posterior, key, trajectories, lag)
+
+    # Inside -------------------------------------------------------------------------------------
+
+    def _next_step(self, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:
+        """The step after `state`, and its time in double precision."""
+        start, first = float(state.time), int(state.index) + 1
+        now = start + self.model.dt if time is None else finite_number(time, "time")
+        if now < start:
             raise ValueError(
-                f"{name}: expected shape {shape} (the model's observation has {width} numbers), "
-                f"got {ys.shape}"
+                f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
+                f"and step {first - 1} at {start:.9g}"
             )
-        if ys.size == 0:
-            raise ValueError(f"{name}: expected at least one observation, got shape {ys.shape}")
-        if not jnp.issubdtype(ys.dtype, jnp.floating):
-            raise TypeError(
-                f"{name}: expected floating-point numbers, got {ys.dtype}; integers cannot hold "
-                "the NaN that marks a missing value: if none is missing, pass "
-                f"np.asarray({name}, float)"
-            )
-        with np.errstate(over="ignore"):  # what overflows is reported below
-            series = ys.astype(jax.dtypes.canonicalize_dtype(float))
-        if isinstance(series, np.ndarray) and np.any(np.isinf(series)):
-            at = np.argwhere(np.isinf(series))[0]
-            raise ValueError(
-                f"{name}: expected finite numbers or NaN for missing, "
-                f"got {ys[tuple(at)]} at position {tuple(int(i) for i in at)}"
-            )
-        return series
+        if control is not None:
+            control = as_float_array(control, "control")
+            if control.ndim != 1:
+                raise ValueError(f"control: expected a vector, got shape {control.shape}")
+        times = None if time is None else [now]
+        controls = None if control is None else control[None]
+        steps = self.model.steps(1, times, controls, start, first)
+        if first == 1:
+            self.check_steps(steps)
+        return jax.tree.map(lambda leaf: leaf[0], steps), now
 
     def _steps(
         self,
@@ -238,32 +297,25 @@ class Filter(eqx.Module):
     ) -> Step:
         if keep not in (None, "particles"):
             raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
-        steps = make_steps(self.model, ys.shape[-2], times, controls, start, first)
-        self._check_steps(steps)
+        steps = self.model.steps(ys.shape[-2], times, controls, start, first)
+        self.check_steps(steps)
         return steps
 
-    def _posterior(self, last: Any, infos: Info, ensembles: Any, ys: Any, steps: Step) -> Posterior:
+    def _posterior(self, outcome: Any, ys: Any, steps: Step) -> Posterior:
+        (belief, surprise), (infos, ensembles) = outcome
         self._raise_on_nan(infos, steps)
         particles, log_weights = ensembles
-        belief, surprise = last
         return Posterior(
-            mean=infos.mean,
-            cov=infos.cov,
-            quantiles=infos.quantiles,
-            ess=infos.ess,
-            log_evidence_increments=infos.log_evidence,
-            collapsed=infos.collapsed,
-            p_value=infos.p_value,
-            nominal_p_value=infos.nominal_p_value,
-            drift=jnp.asarray(infos.drift),
+            info=infos,
             particles=particles,
             log_weights=log_weights,
             times=steps.time,
             observations=ys,
             steps=steps,
-            source=Source(self),
             state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1]), surprise),
+            space=self.model.space,
             state_names=self.model.state_names,
+            observation_names=self.model.observation_names,
             quantile_levels=self.quantiles,
         )
 
@@ -271,7 +323,7 @@ class Filter(eqx.Module):
         if is_traced(infos):
             return
         for counted, what in [
-            (infos.nan_states, f"new states: look for the cause in {self._moved_by()}"),
+            (infos.nan_states, f"new states: look for the cause in {self.culprits()}"),
             (infos.nan_weights, "weights: look for the cause in the observation functions"),
         ]:
             count = np.atleast_1d(np.asarray(counted))
@@ -286,50 +338,6 @@ class Filter(eqx.Module):
             )
 
 
-def _advance(flt: Filter, last: Any, y: Array, step: Step) -> Any:
-    belief, surprise = last
-    belief, info = flt._update(belief, y, step)
-    surprise = surprise.add(info.p_value)
-    return (belief, surprise), info._replace(drift=surprise.drift())
-
-
-def _scan(flt: Filter, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    def advance(last: Any, inputs: Any) -> Any:
-        last, info = _advance(flt, last, *inputs)
-        return last, (info, flt._ensemble(last[0]) if keep else (None, None))
-
-    return jax.lax.scan(advance, last, (ys, steps))
-
-
-def _begin(flt: Filter, key: Any) -> Any:
-    return flt._initial_belief(key), Surprise.none()
-
-
-@eqx.filter_jit
-def _initial_belief(flt: Filter, key: Any) -> Any:
-    return flt._initial_belief(key)
-
-
-@eqx.filter_jit
-def _compiled_update(flt: Filter, last: Any, y: Array, step: Step) -> Any:
-    return _advance(flt, last, y, step)
-
-
-@eqx.filter_jit
-def _compiled_run(flt: Filter, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return _scan(flt, _begin(flt, key), ys, steps, keep)
-
-
-@eqx.filter_jit
-def _compiled_continuation(flt: Filter, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return _scan(flt, last, ys, steps, keep)
-
-
-@eqx.filter_jit
-def _compiled_batch(flt: Filter, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return jax.vmap(lambda key, ys: _scan(flt, _begin(flt, key), ys, steps, keep))(keys, ys)
-
-
 def _check_state(state: Any) -> None:
     if not isinstance(state, FilterState):
         raise TypeError(
@@ -338,19 +346,3 @@ def _check_state(state: Any) -> None:
         )
     if np.ndim(state.surprise.total):
         raise ValueError("state: expected that of one series, not that of run_batch")
-
-
-def check_quantiles(levels: Any) -> tuple[float, ...]:
-    levels = tuple(float(level) for level in np.atleast_1d(levels))
-    if not all(EXTREME_LEVEL <= level <= 1 - EXTREME_LEVEL for level in levels):
-        raise ValueError(
-            f"quantiles: expected levels from {EXTREME_LEVEL} to {1 - EXTREME_LEVEL}, got {levels}"
-        )
-    return levels
-
-
-def check_model(model: StateSpaceModel) -> StateSpaceModel:
-    """The model, if it is one."""
-    if not isinstance(model, StateSpaceModel):
-        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
-    return model

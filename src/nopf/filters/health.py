@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step
-from nopf.proposals.proposal import why_not_additive
+from nopf.likelihood import Likelihood
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 DRAWS = 127  # predicted observations that one is compared with
 FORGET = 0.95  # a step: about the last twenty count
@@ -68,34 +68,18 @@ def predictive_p_values(
         y: the observation.
         step: its step.
     """
-    additive = why_not_additive(model) is None
-    d, m = model.space.size, model.observation_space.size if additive else 0
-    # All noise in one draw: a key for each particle takes longer than everything else.
-    white = jax.random.normal(key, (len(before), d + m))
+    k, m = model.noise_size, model.observation_space.size
+    # All noise in one draw: each costs more than what is drawn.
+    white = jax.random.normal(key, (len(before), k + m))
+    states = jax.vmap(lambda x, z: model.move(x, z, step))(before, white[:, :k])
+    see_key = jax.random.fold_in(key, 1)
 
-    @jax.vmap
-    def move(x: Float[Array, " d"], white: Float[Array, " d"]) -> Float[Array, " d"]:
-        moved = model.skeleton(x, step) + model.process_noise_at(step).colour(white)
-        return model.space.wrap(moved)
+    def p_value(likelihood: Likelihood) -> Float[Array, ""]:
+        seen = likelihood.sample_many(see_key, states, step, white[:, k:])
+        return p_value_among(model, y, model.observation_space.wrap(seen))
 
-    @jax.vmap
-    def disturb(seen: Float[Array, " m"], white: Float[Array, " m"]) -> Float[Array, " m"]:
-        return model.observation_space.wrap(seen + model.observation_noise_at(step).colour(white))
-
-    states = move(before, white[:, :d])
-    if not additive:
-        keys = jax.random.split(jax.random.fold_in(key, 1), len(before))
-        see = jax.vmap(lambda k, x: model.sample_observation(k, x, step))
-        p_value = p_value_among(model, y, see(keys, states))
-        return p_value, p_value
-    seen = jax.vmap(lambda x: model.predict_observation(x, step))(states)
-    nominal = p_value_among(model, y, disturb(seen, white[:, d:]))
-    robust = model.robust
-    if robust is None:
-        return nominal, nominal
-    keys = jax.random.split(jax.random.fold_in(key, 1), len(before))
-    tails = jax.vmap(lambda k: robust.sample(k, m))(keys)
-    return p_value_among(model, y, disturb(seen, tails)), nominal
+    value, nominal = p_value(model.likelihood), model.likelihood.nominal()
+    return value, value if nominal is model.likelihood else p_value(nominal)
 
 
 def p_value_among(
@@ -142,21 +126,11 @@ def _leverages(rows: Float[Array, "k m"]) -> Float[Array, " k"]:
     return jax.lax.fori_loop(0, rows.shape[1], column, start)[1]
 
 
-class Signs(NamedTuple):
-    """What a monitor looks at; `nopf.Info` has all of it."""
-
-    collapsed: Any
-    p_value: Any
-    nominal_p_value: Any
-    drift: Any
-    ess: Any = None
-
-
 class Monitor:
     """Says in plain words, as steps come in, when an estimate should not be trusted.
 
-    Call `look(info, index, time)` of one monitor after each step. Each kind of
-    trouble is reported when it begins, not at every step that it lasts.
+    Call `look(info, index, time)` of one monitor after each step, with the `Info` of that step.
+    Each kind of trouble is reported when it begins, not at every step that it lasts.
 
     Args:
         p_value: an observation less probable than this is reported.
@@ -224,15 +198,3 @@ class Monitor:
         elif over is None or over:
             self._lasting.discard(kind)
         return new
-
-
-def warnings_of(posterior: Any, indices: np.ndarray, times: np.ndarray) -> list[str]:
-    """What a monitor has to say about a whole series."""
-    names = [name for name in Signs._fields if getattr(posterior, name) is not None]
-    columns = {name: np.asarray(getattr(posterior, name)) for name in names}
-    monitor = Monitor()
-    found: list[str] = []
-    for t, (index, time) in enumerate(zip(indices, times, strict=True)):
-        signs = Signs(**{name: column[t] for name, column in columns.items()})
-        found += monitor.look(signs, int(index), float(time))
-    return found

@@ -10,13 +10,15 @@ import jax.scipy.special
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
-from nopf.filters.posterior import Info
-from nopf.filters.smoothing import normal_quantiles
+from nopf.arguments import positive_integer
+from nopf.filters.filter import Filter, Update
+from nopf.filters.inputs import QUANTILES, check_quantiles
+from nopf.filters.posterior import Info, Posterior, check_one_series
+from nopf.filters.smoothing import Smoothed, normal_quantiles, rauch_tung_striebel, smoothed_like
 from nopf.gaussian import Gaussian
-from nopf.linear import linearise, why_not_linear
-from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals.proposal import why_not_gaussian
+from nopf.linear import linear_motion, linearise, why_not_linear
+from nopf.model import StateSpaceModel, check_model
+from nopf.steps import Step
 
 
 class GaussianBelief(NamedTuple):
@@ -27,21 +29,24 @@ class GaussianBelief(NamedTuple):
     cov: Float[Array, "d d"]
 
 
-class KalmanFilter(Filter):
+class KalmanFilter(Filter[GaussianBelief]):
     """The Kalman filter, exact in mean, covariance and log-evidence.
 
-    The model's functions must be linear (affine) in the state, for every step, its prior and both
-    noises Gaussian, and no coordinate an angle; anything else is refused.
+    The model's functions must be linear (affine) in the state, and in the noise if the transition
+    takes it as an argument, for every step; its prior and observation noise must be Gaussian, and
+    no coordinate an angle. Anything else is refused.
 
     Args:
         model: the model.
         particles: how many samples of the posterior `keep="particles"` draws (which needs a key).
         quantiles: levels that `info` and the posterior report.
+        health: whether to judge each observation by its p-value, for warnings.
     """
 
     model: StateSpaceModel
     particles: int = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
+    health: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -49,28 +54,28 @@ class KalmanFilter(Filter):
         particles: int = 1000,
         *,
         quantiles: tuple[float, ...] = QUANTILES,
+        health: bool = True,
     ):
         self.model = check_model(model)
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
+        self.health = bool(health)
         _refuse(_why_not_linear_gaussian(model))
 
-    def _check_steps(self, steps: Step) -> None:
+    def check_steps(self, steps: Step) -> None:
         _refuse(_why_not_linear(self.model, steps))
 
-    def _exact_smoother(self) -> bool:
-        return True
-
-    def _initial_belief(self, key: PRNGKeyArray | None) -> GaussianBelief:
+    def begin(self, key: PRNGKeyArray | None) -> GaussianBelief:
         prior = self.model.prior
+        assert isinstance(prior, Gaussian)
         return GaussianBelief(key, jnp.asarray(prior.mean, float), prior.covariance)
 
-    def _update(
+    def update(
         self, belief: GaussianBelief, y: Float[Array, " m"], step: Step
-    ) -> tuple[GaussianBelief, Info]:
+    ) -> Update[GaussianBelief]:
         model = self.model
-        mean, motion = linearise(lambda x: model.skeleton(x, step), belief.mean)
-        cov = motion @ belief.cov @ motion.T + model.process_noise_at(step).covariance
+        mean, motion, process = linear_motion(model, belief.mean, step)
+        cov = motion @ belief.cov @ motion.T + process
 
         observed = ~jnp.isnan(y)
         _, matrix = linearise(lambda x: model.predict_observation(x, step), mean)
@@ -90,25 +95,51 @@ class KalmanFilter(Filter):
         cov = shrink @ cov @ shrink.T + gain @ noise @ gain.T
         key = None if belief.key is None else jax.random.split(belief.key)[0]
         belief = GaussianBelief(key, mean, cov)
-        p_value = _beyond(white @ white, jnp.sum(observed))
-        return belief, self._info(belief, log_evidence, p_value)
+        return Update(belief, self._info(belief, log_evidence), white @ white)
 
-    def _info(self, belief: GaussianBelief, log_evidence: Array, p_value: Array) -> Info:
+    def p_values(
+        self, prediction: Float[Array, ""], y: Float[Array, " m"], step: Step
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        p_value = _beyond(prediction, jnp.sum(~jnp.isnan(y)))
+        return p_value, p_value
+
+    def smooth(
+        self,
+        posterior: Posterior,
+        *,
+        key: PRNGKeyArray | None = None,
+        trajectories: int = 500,
+        lag: int | None = None,
+    ) -> Smoothed:
+        """Estimates of each state given later observations too, exactly.
+
+        Args:
+            posterior: of this filter.
+            key, trajectories: not needed.
+            lag: cannot be had.
+        """
+        check_one_series(posterior, "smooth")
+        if lag is not None:
+            raise ValueError("lag: the exact smoother of a KalmanFilter uses all observations")
+        mean, cov = rauch_tung_striebel(self.model, posterior.mean, posterior.cov, posterior.steps)
+        levels = posterior.quantile_levels
+        quantiles = jax.vmap(lambda m, c: normal_quantiles(m, c, levels))(mean, cov)
+        return smoothed_like(posterior, mean, cov, quantiles, None)
+
+    def _info(self, belief: GaussianBelief, log_evidence: Array) -> Info:
         nan = jnp.any(jnp.isnan(belief.mean)).astype(jnp.int32)
         return Info(
             mean=belief.mean,
             cov=belief.cov,
             quantiles=normal_quantiles(belief.mean, belief.cov, self.quantiles),
-            log_evidence=log_evidence,
+            log_evidence_increment=log_evidence,
             ess=None,
             collapsed=jnp.zeros((), bool),
-            p_value=p_value,
-            nominal_p_value=p_value,
             nan_states=nan,
             nan_weights=jnp.isnan(log_evidence).astype(jnp.int32) * (1 - nan),
         )
 
-    def _ensemble(self, belief: GaussianBelief) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    def ensemble(self, belief: GaussianBelief) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         if belief.key is None:
             raise TypeError("key: keep='particles' draws from the posterior; pass key=")
         n, d = self.particles, belief.mean.size
@@ -128,7 +159,7 @@ def _beyond(square: Float[Array, ""], freedom: Array) -> Float[Array, ""]:
 def _why_not_linear_gaussian(model: StateSpaceModel) -> str | None:
     if not isinstance(model.prior, Gaussian):
         return f"the prior is {type(model.prior).__name__}, not nopf.Gaussian"
-    reason = why_not_gaussian(model)
+    reason = model.likelihood.why_not_gaussian
     if reason is not None:
         return f"the observation noise is not Gaussian ({reason})"
     if model.space.angles or model.observation_space.angles:

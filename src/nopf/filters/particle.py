@@ -9,11 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.filter import QUANTILES, Filter, check_model, check_quantiles
+from nopf.arguments import check_key, positive_integer, share_of_one
+from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
-from nopf.filters.posterior import Info, Posterior
-from nopf.model import StateSpaceModel, Step, check_key, positive_integer
-from nopf.proposals import Move, NeuralProposal, Proposal, TransitionProposal
+from nopf.filters.inputs import QUANTILES, check_quantiles
+from nopf.filters.posterior import Info
+from nopf.model import StateSpaceModel, check_model
+from nopf.proposals import Law, Move, Proposal, TransitionProposal
+from nopf.proposals.importance import draw, weigh
+from nopf.proposals.proposal import WeighsItself, fit_all
 from nopf.resampling import (
     Resampling,
     effective_sample_size,
@@ -21,6 +25,7 @@ from nopf.resampling import (
     should_resample,
     systematic,
 )
+from nopf.steps import Step
 
 
 class Particles(NamedTuple):
@@ -39,26 +44,34 @@ class Particles(NamedTuple):
     memory: Any
 
 
-class Selection(NamedTuple):
-    """Ancestors of a step, before they move.
+class Ancestors(NamedTuple):
+    """Those chosen to make a step.
 
     Attributes:
         states: `(N, d)`.
-        log_weights: `(N,)` what they carry over from the selection.
+        log_weights: `(N,)` what they carry over; their sum is an estimate of one.
         memory: what the proposal carries per particle.
-        log_evidence: the share of the evidence that the selection itself has earned.
+        laws: how each will move, if the choice has looked ahead; otherwise None.
     """
 
     states: Float[Array, "n d"]
     log_weights: Float[Array, " n"]
     memory: Any
-    log_evidence: Float[Array, ""]
+    laws: Law | None = None
 
 
-class ParticleEngine(Filter):
-    """What all filters with weighted particles share: moving, weighing and summing up.
+class Forecast(NamedTuple):
+    """Some draws of the posterior before a step, and a key to move them with."""
 
-    A filter of this kind says how it selects the ancestors of a step.
+    key: PRNGKeyArray
+    before: Float[Array, "k d"]
+
+
+class ParticleEngine(Filter[Particles]):
+    """What all filters with weighted particles share. One step of any of them: choose ancestors,
+    fit a law to each, draw, weigh, sum up.
+
+    A filter of this kind says how it chooses the ancestors of a step.
     """
 
     model: eqx.AbstractVar[StateSpaceModel]
@@ -66,36 +79,15 @@ class ParticleEngine(Filter):
     particles: eqx.AbstractVar[int]
     resampling: eqx.AbstractVar[Resampling]
     quantiles: eqx.AbstractVar[tuple[float, ...]]
+    health: eqx.AbstractVar[bool]
 
     @abc.abstractmethod
-    def _select(
+    def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
-    ) -> Selection:
+    ) -> Ancestors:
         """The ancestors of this step."""
 
-    def adapt(self, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) -> "ParticleEngine":
-        """A filter like this one, whose learned proposal has gone on learning.
-
-        For a stream that is not what the proposal was trained for: the noise has grown, the robot
-        moves otherwise, and the model of this filter says so. Weights are right either way; what
-        adapting restores is the effective sample size.
-
-        Args:
-            seen: what this filter made of a recent part of the stream, with `keep="particles"`.
-            key: random key.
-            steps: gradient steps; rounded up to a multiple of 50.
-        """
-        from nopf.training.adaptation import adapt, check_seen
-
-        if not isinstance(self.proposal, NeuralProposal):
-            raise TypeError(
-                f"adapt: only a learned proposal can learn, this filter has {self.proposal!r}"
-            )
-        steps = check_seen(self.model, seen, steps)
-        adapted = adapt(self.proposal, self.model, seen, key, steps)
-        return eqx.tree_at(lambda flt: flt.proposal, self, adapted)
-
-    def _initial_belief(self, key: PRNGKeyArray | None) -> Particles:
+    def begin(self, key: PRNGKeyArray | None) -> Particles:
         key, prior_key = jax.random.split(check_key(key))
         n = self.particles
         states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
@@ -105,80 +97,112 @@ class ParticleEngine(Filter):
         )
         return Particles(key, states, self._equal_weights(), memory)
 
-    def _update(
-        self, belief: Particles, y: Float[Array, " m"], step: Step
-    ) -> tuple[Particles, Info]:
-        key, resample_key, move_key = jax.random.split(belief.key, 3)
-        ancestors = self._select(resample_key, belief, y, step)
-        move = self.proposal.propose_all(
-            move_key, self.model, ancestors.states, y, step, ancestors.memory
-        )
-        before = self._sample(resample_key, belief, ancestors)
-        p_values = predictive_p_values(
-            jax.random.fold_in(resample_key, 1), self.model, before, y, step
-        )
-        updated = ancestors.log_weights + move.log_weight
+    def update(self, belief: Particles, y: Float[Array, " m"], step: Step) -> Update[Particles]:
+        key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
+        ancestors = self.choose(choose_key, belief, y, step)
+        moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
+        updated = ancestors.log_weights + moved.log_weight
+        # The largest is taken off first: log-likelihoods can be so large that their digits end
+        # above the decimal point.
         top = jnp.max(updated)
         collapsed = top == -jnp.inf
 
         def blind() -> Array:
             # As if nothing had been observed: what the proposal made of y does not count.
-            keys = jax.random.split(move_key, self.particles)
-            step_on = jax.vmap(self.model.sample_transition, in_axes=(0, 0, None))
-            return step_on(keys, ancestors.states, step)
+            white = _white(draw_key, self.particles, self.model.noise_size)
+            move = jax.vmap(self.model.move, in_axes=(0, 0, None))
+            return move(ancestors.states, white, step)
 
-        states = self.model.space.wrap(jax.lax.cond(collapsed, blind, lambda: move.state))
-        # The largest is taken off first: log-likelihoods can be so large that their digits end
-        # above the decimal point.
+        states = jax.lax.cond(collapsed, blind, lambda: moved.state)
         relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
         total = jax.nn.logsumexp(relative)
-        belief = Particles(key, states, relative - total, move.memory)
-        log_evidence = jnp.where(collapsed, -jnp.inf, ancestors.log_evidence + top + total)
-        return belief, self._info(belief, log_evidence, collapsed, p_values)
+        after = Particles(key, states, relative - total, moved.memory)
+        info = Info.of_particles(
+            self.model.space,
+            states,
+            after.log_weights,
+            self.quantiles,
+            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + total),
+            ess=jnp.where(collapsed, 0, effective_sample_size(after.log_weights)),
+            collapsed=collapsed,
+        )
+        before = self._before(health_key, belief, ancestors)
+        return Update(after, info, Forecast(health_key, before))
 
-    def _sample(
-        self, key: PRNGKeyArray, belief: Particles, ancestors: Selection
+    def p_values(
+        self, prediction: Forecast, y: Float[Array, " m"], step: Step
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        return predictive_p_values(prediction.key, self.model, prediction.before, y, step)
+
+    def ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        return belief.states, belief.log_weights
+
+    def culprits(self) -> str:
+        if isinstance(self.proposal, TransitionProposal):
+            return super().culprits()
+        return f"prior, transition, process_noise or {type(self.proposal).__name__}"
+
+    def _before(
+        self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors
     ) -> Float[Array, "k d"]:
         """Some draws of the posterior before this step."""
         positions = jax.random.uniform(jax.random.fold_in(key, 0), (DRAWS,))
         return belief.states[indices_at(belief.log_weights, positions)]
 
-    def _moved_by(self) -> str:
-        if isinstance(self.proposal, TransitionProposal):
-            return super()._moved_by()
-        return f"prior, transition, process_noise or {type(self.proposal).__name__}"
-
-    def _resample(self, key: PRNGKeyArray, belief: Particles, log_weights: Array) -> Any:
-        """Indices drawn with these weights, and the states and memory that go with them."""
-        ancestors = self.resampling(key, log_weights)
-        return ancestors, *jax.tree.map(
-            lambda leaf: leaf[ancestors], (belief.states, belief.memory)
-        )
-
-    def _info(
-        self,
-        belief: Particles,
-        log_evidence: Array,
-        collapsed: Array,
-        p_values: tuple[Array, Array],
-    ) -> Info:
-        ess = effective_sample_size(belief.log_weights)
-        return Info.of_particles(
-            self.model.space,
-            belief.states,
-            belief.log_weights,
-            self.quantiles,
-            log_evidence=log_evidence,
-            ess=jnp.where(collapsed, 0, ess),
-            collapsed=collapsed,
-            p_values=p_values,
-        )
-
     def _equal_weights(self) -> Float[Array, " n"]:
         return jnp.full(self.particles, -np.log(self.particles), float)
 
-    def _ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        return belief.states, belief.log_weights
+
+def fitted(
+    proposal: Proposal,
+    model: StateSpaceModel,
+    ancestors: Ancestors,
+    y: Float[Array, " m"],
+    step: Step,
+) -> Ancestors:
+    """With a law for each of them, unless there is one or the proposal has none."""
+    if ancestors.laws is not None or isinstance(proposal, WeighsItself):
+        return ancestors
+    laws, memory = fit_all(proposal, model, ancestors.states, y, step, ancestors.memory)
+    return ancestors._replace(laws=laws, memory=memory)
+
+
+def move_all(
+    proposal: Proposal,
+    model: StateSpaceModel,
+    key: PRNGKeyArray,
+    ancestors: Ancestors,
+    y: Float[Array, " m"],
+    step: Step,
+    share: float | None = None,
+) -> Move:
+    """Moves all particles: fits a law to each, draws, and weighs.
+
+    Args:
+        proposal, model: what moves them.
+        key: random key.
+        ancestors: where they are.
+        y, step: the observation.
+        share: the defensive share; the proposal's if left out.
+    """
+    share = proposal.share if share is None else share
+    states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
+    n = states.shape[0]
+    if isinstance(proposal, WeighsItself):
+        propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))
+        return propose(jax.random.split(key, n), model, states, y, step, memory)
+    assert laws is not None
+    place = jax.random.uniform(jax.random.fold_in(key, 0))
+    z, log_ratio = draw(laws, _white(key, n, laws.white_size), share, place)
+    moved = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))(
+        model, states, z, log_ratio, y, step
+    )
+    return moved._replace(memory=memory)
+
+
+def _white(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w"]:
+    """All the standard normal numbers of a step at once: a key a particle takes longer."""
+    return jax.random.normal(key, (count, size))
 
 
 class ParticleFilter(ParticleEngine):
@@ -192,6 +216,7 @@ class ParticleFilter(ParticleEngine):
         ess_threshold: resample when the effective sample size is below this share of N: 1 at every
             step (as the paper does), 0 never.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
+        health: whether to judge each observation by its p-value, for warnings.
 
     Gradients through `run` leave out how resampling depends on parameters; those of the evidence
     are therefore biased.
@@ -203,6 +228,7 @@ class ParticleFilter(ParticleEngine):
     resampling: Resampling = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
     ess_threshold: float = eqx.field(static=True)
+    health: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -213,73 +239,82 @@ class ParticleFilter(ParticleEngine):
         resampling: Resampling = systematic,
         ess_threshold: float = 1.0,
         quantiles: tuple[float, ...] = QUANTILES,
+        health: bool = True,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
         self.particles = positive_integer(particles, "particles")
         self.resampling = check_resampling(resampling)
         self.quantiles = check_quantiles(quantiles)
-        self.ess_threshold = float(ess_threshold)
-        if not 0 <= self.ess_threshold <= 1:
-            raise ValueError(f"ess_threshold: expected a number from 0 to 1, got {ess_threshold}")
+        self.ess_threshold = share_of_one(ess_threshold, "ess_threshold")
+        self.health = bool(health)
 
-    def _select(
+    def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
-    ) -> Selection:
-        current = Selection(belief.states, belief.log_weights, belief.memory, jnp.zeros(()))
+    ) -> Ancestors:
+        current = Ancestors(belief.states, belief.log_weights, belief.memory)
         if self.ess_threshold == 0:
             return current
 
-        def resampled() -> Selection:
-            _, states, memory = self._resample(key, belief, belief.log_weights)
-            return current._replace(states=states, log_weights=self._equal_weights(), memory=memory)
+        def resampled() -> Ancestors:
+            chosen = self.resampling(key, belief.log_weights)
+            states, memory = jax.tree.map(lambda leaf: leaf[chosen], (belief.states, belief.memory))
+            return Ancestors(states, self._equal_weights(), memory)
 
         due = should_resample(belief.log_weights, self.ess_threshold)
         return jax.lax.cond(due, resampled, lambda: current)
 
-    def _sample(
-        self, key: PRNGKeyArray, belief: Particles, ancestors: Selection
+    def _before(
+        self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors
     ) -> Float[Array, "k d"]:
         if self.ess_threshold < 1:
-            return super()._sample(key, belief, ancestors)
+            return super()._before(key, belief, ancestors)
         # Resampled just now: any of them will do.
         n = self.particles
         return ancestors.states[np.arange(DRAWS) * n // DRAWS]
 
 
 def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposal:
-    """The proposal (the transition if None), if it fits the model and moves one particle."""
+    """The proposal as a filter uses it (the transition if None), if it fits the model and moves
+    particles as the engine asks."""
     if proposal is None:
-        return TransitionProposal()
+        proposal = TransitionProposal()
     if not isinstance(proposal, Proposal):
         raise TypeError(f"proposal: expected a nopf.Proposal, got {proposal!r}")
     proposal.check(model)
+    proposal = proposal.settled(model)
     if model.reads_control:
         return proposal
     name = type(proposal).__name__
-    memory = _as_arrays(proposal.initial_memory(model))
-    d, m = model.space.size, model.observation_space.size
+    said = "propose" if isinstance(proposal, WeighsItself) else "law"
+    n, d = 2, model.space.size
+    memory = jax.tree.map(
+        lambda leaf: jnp.stack([leaf] * n), _as_arrays(proposal.initial_memory(model))
+    )
+    ancestors = Ancestors(jnp.zeros((n, d)), jnp.zeros(n), memory)
     move = eqx.filter_eval_shape(
-        proposal.propose,
-        jax.random.key(0),
+        move_all,
+        proposal,
         model,
-        jnp.zeros(d),
-        jnp.zeros(m),
+        jax.random.key(0),
+        ancestors,
+        jnp.zeros(model.observation_space.size),
         model.nominal_step(),
-        memory,
     )
     if not isinstance(move, Move):
-        raise TypeError(f"proposal: expected {name}.propose to return a nopf.Move, got {move!r}")
+        raise TypeError(f"proposal: expected {name}.{said} to return a nopf.Move, got {move!r}")
     for part, shape in [("state", (d,)), ("log_weight", ())]:
-        got = jnp.shape(getattr(move, part))
+        got = jnp.shape(getattr(move, part))[1:]
         if got != shape:
             raise ValueError(
-                f"proposal: expected {name}.propose to return a {part} of shape {shape}, got {got}"
+                f"proposal: expected {name}.{said} to return a {part} of shape {shape}, got {got}"
             )
-    kept, carried = (jax.tree.map(jnp.shape, value) for value in (memory, move.memory))
+    kept, carried = (
+        jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], value) for value in (memory, move.memory)
+    )
     if kept != carried:
         raise ValueError(
-            f"proposal: expected {name}.propose to return memory like that of initial_memory, "
+            f"proposal: expected {name}.{said} to return memory like that of initial_memory, "
             f"{kept}, got {carried}"
         )
     return proposal

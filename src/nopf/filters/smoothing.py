@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.linear import linearise
-from nopf.model import StateSpaceModel, Step
+from nopf.arguments import check_key, positive_integer
+from nopf.filters.posterior import Posterior
+from nopf.linear import linear_motion
+from nopf.model import StateSpaceModel
 from nopf.resampling import indices_at
 from nopf.space import Space
+from nopf.steps import Step
 
 PAIRS = 1_000_000  # of particles, whose densities are held at a time
 
@@ -41,7 +44,7 @@ class Smoothed(eqx.Module):
         return jnp.sqrt(jnp.diagonal(self.cov, axis1=-2, axis2=-1))
 
 
-class Kept(eqx.Module):
+class History(eqx.Module):
     """The weighted particles of a series, and the model and the steps that they moved by."""
 
     model: StateSpaceModel
@@ -51,31 +54,31 @@ class Kept(eqx.Module):
 
 
 @eqx.filter_jit
-def backward_simulation(kept: Kept, key: PRNGKeyArray, count: int) -> Float[Array, "m t d"]:
+def backward_simulation(history: History, key: PRNGKeyArray, count: int) -> Float[Array, "m t d"]:
     """Draws of whole trajectories: the last state by its weight, then backwards, each by its weight
     times the density of the step that follows."""
-    horizon = kept.particles.shape[0]
+    horizon = history.particles.shape[0]
     last_key, key = jax.random.split(key)
-    drawn = indices_at(kept.log_weights[-1], jax.random.uniform(last_key, (count,)))
-    last = kept.particles[-1][drawn]
+    drawn = indices_at(history.log_weights[-1], jax.random.uniform(last_key, (count,)))
+    last = history.particles[-1][drawn]
 
     def back(following: Array, inputs: Any) -> Any:
         key, states, weights, step = inputs
-        here = _step_back(kept.model, key, following, states, weights, step)
+        here = _step_back(history.model, key, following, states, weights, step)
         return here, here
 
-    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], kept.steps)
+    after = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], history.steps)
     keys = jax.random.split(key, horizon)[1:]
-    inputs = (keys, kept.particles[:-1], kept.log_weights[:-1], after)
+    inputs = (keys, history.particles[:-1], history.log_weights[:-1], after)
     _, earlier = jax.lax.scan(back, last, inputs, reverse=True)
     return jnp.swapaxes(jnp.concatenate([earlier, last[None]]), 0, 1)
 
 
 @eqx.filter_jit
-def fixed_lag(kept: Kept, key: PRNGKeyArray, count: int, lag: int) -> Float[Array, "m t d"]:
+def fixed_lag(history: History, key: PRNGKeyArray, count: int, lag: int) -> Float[Array, "m t d"]:
     """Draws of each state given the observations of at most `lag` steps after it; each on its own,
     so that they do not join to trajectories."""
-    horizon = kept.particles.shape[0]
+    horizon = history.particles.shape[0]
     width = min(lag + 1, horizon)
 
     def one(inputs: Any) -> Array:
@@ -83,9 +86,9 @@ def fixed_lag(kept: Kept, key: PRNGKeyArray, count: int, lag: int) -> Float[Arra
         start = jnp.minimum(time, horizon - width)
         window = jax.tree.map(
             lambda leaf: jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf), start, width),
-            (kept.particles, kept.log_weights, kept.steps),
+            (history.particles, history.log_weights, history.steps),
         )
-        return backward_simulation(Kept(kept.model, *window), key, count)[:, time - start]
+        return backward_simulation(History(history.model, *window), key, count)[:, time - start]
 
     keys = jax.random.split(key, horizon)
     return jnp.swapaxes(jax.lax.map(one, (jnp.arange(horizon), keys)), 0, 1)
@@ -101,8 +104,8 @@ def rauch_tung_striebel(
     def back(following: Any, inputs: Any) -> Any:
         mean, cov, step = inputs
         later_mean, later_cov = following
-        forecast, motion = linearise(lambda x: model.skeleton(x, step), mean)
-        forecast_cov = motion @ cov @ motion.T + model.process_noise_at(step).covariance
+        forecast, motion, noise = linear_motion(model, mean, step)
+        forecast_cov = motion @ cov @ motion.T + noise
         gain = jnp.linalg.solve(forecast_cov, motion @ cov).T
         mean = mean + gain @ (later_mean - forecast)
         cov = cov + gain @ (later_cov - forecast_cov) @ gain.T
@@ -143,15 +146,58 @@ def _step_back(
 ) -> Float[Array, "m d"]:
     """For each of the `following` states one that may have come before."""
     predicted = jax.vmap(lambda x: model.skeleton(x, step))(states)
-    noise = model.process_noise_at(step)
     uniform = jax.random.uniform(key, (following.shape[0],))
+
+    def log_density(following: Array, predicted: Array, x: Array) -> Array:
+        noise = model.process_noise_at(step, x)
+        white = noise.whiten(model.space.difference(following, predicted))
+        # Without any noise (two observations at one time) nothing moves: 0/0 is no distance.
+        white = jnp.nan_to_num(white, nan=0.0, posinf=jnp.inf, neginf=-jnp.inf)
+        scale = jnp.where(noise.diagonal > 0, noise.diagonal, 1)
+        return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(scale))
 
     def one(inputs: Any) -> Array:
         state, position = inputs
-        apart = model.space.difference(state[None], predicted)
-        # Without any noise (two observations at one time) nothing moves: 0/0 is no distance.
-        white = jnp.nan_to_num(jax.vmap(noise.whiten)(apart), nan=0.0, posinf=jnp.inf)
-        return indices_at(log_weights - 0.5 * jnp.sum(white**2, axis=1), position)
+        backward = jax.vmap(log_density, in_axes=(None, 0, 0))(state, predicted, states)
+        return indices_at(log_weights + backward, position)
 
     batch = max(1, min(following.shape[0], PAIRS // states.shape[0]))
     return states[jax.lax.map(one, (following, uniform), batch_size=batch)]
+
+
+def draw_backwards(
+    model: StateSpaceModel, posterior: Posterior, key: Any, trajectories: Any, lag: Any
+) -> Smoothed:
+    """Backward simulation on the particles of a posterior; with a lag, on a window of it.
+
+    Args:
+        model: the model.
+        posterior: with its particles.
+        key: random key.
+        trajectories: how many to draw.
+        lag: how many later observations may count; all if None.
+    """
+    reason = model.why_no_density()
+    if reason is not None:
+        raise ValueError(
+            "smooth: backward simulation weighs particles by the density of the transition, and "
+            f"this model has none, since {reason}; give such states a little noise of their own"
+        )
+    if posterior.particles is None or posterior.log_weights is None:
+        raise ValueError('smooth: the particles are needed; run the filter with keep="particles"')
+    count, key = positive_integer(trajectories, "trajectories"), check_key(key)
+    history = History(model, posterior.particles, posterior.log_weights, posterior.steps)
+    if lag is None:
+        drawn = backward_simulation(history, key, count)
+    else:
+        drawn = fixed_lag(history, key, count, positive_integer(lag, "lag"))
+    mean, cov, quantiles = summaries(model.space, drawn, posterior.quantile_levels)
+    return smoothed_like(posterior, mean, cov, quantiles, drawn if lag is None else None)
+
+
+def smoothed_like(
+    posterior: Posterior, mean: Array, cov: Array, quantiles: Array, trajectories: Array | None
+) -> Smoothed:
+    """Smoothed estimates for the steps of a posterior."""
+    names, levels = posterior.state_names, posterior.quantile_levels
+    return Smoothed(mean, cov, quantiles, trajectories, posterior.times, names, levels)

@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from nopf.model import StateSpaceModel
+from nopf.steps import Step
 
 TOLERANCE = 1e-3  # the same functions on another machine differ by rounding
 STEPS = (1, 2, 10)  # one a probe: commands that change over time show
@@ -28,13 +30,13 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
         probes = list(zip(states, steps, strict=True))
         found = shape_of(model) | {
             "dt": model.dt,
-            "process_noise": _numbers(model.process_noise_at(step).factor),
+            "process_noise": _process_noise(model, probes),
             "prior": _numbers(states),
             "transition": _numbers([model.skeleton(x, at) for x, at in probes]),
         }
-        if model.custom_log_prob is None:
+        if model.likelihood.additive:
             found["observation_noise"] = _numbers(model.observation_noise_at(step).factor)
-        if model.observation is not None:
+        if model.likelihood.predicts:
             found["observation"] = _numbers([model.predict_observation(x, at) for x, at in probes])
         ys = [model.sample_observation(jax.random.key(0), x, at) for x, at in probes]
         found["likelihood"] = _numbers(
@@ -43,14 +45,25 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
     return found
 
 
+def _process_noise(model: StateSpaceModel, probes: list[tuple[Array, Step]]) -> Any:
+    """The noise's factor at the first step; what noise makes of the states, if it is no such."""
+    if model.process_noise is not None and not model.process_noise.reads_state:
+        return _numbers(model.process_noise_at(probes[0][1]).factor)
+    white = jnp.linspace(-1.0, 1.0, model.noise_size)
+    return _numbers([model.move(x, white, step) for x, step in probes])
+
+
 def shape_of(model: StateSpaceModel) -> dict[str, Any]:
     """Names, angles and dimensions: what a proposal cannot do without."""
-    return {
+    found = {
         "state_names": list(model.state_names),
         "state_angles": list(model.space.angles),
         "observations": model.observation_space.size,
         "observation_angles": list(model.observation_space.angles),
     }
+    # Left out where it is the number of states, as in the files of 0.1.0.
+    own = {} if model.noise_size == model.space.size else {"noise_size": model.noise_size}
+    return found | own
 
 
 def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:

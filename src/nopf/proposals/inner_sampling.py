@@ -7,8 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals.proposal import Move, Proposal
+from nopf.arguments import positive_integer
+from nopf.model import StateSpaceModel
+from nopf.proposals.importance import Move
+from nopf.proposals.proposal import Proposal
+from nopf.steps import Step
 
 
 class InnerSamplingProposal(Proposal):
@@ -36,19 +39,19 @@ class InnerSamplingProposal(Proposal):
         step: Step,
         memory: Any = None,
     ) -> Move:
-        centre = model.skeleton(ancestor, step)
-        noise = model.process_noise_at(step)
+        motion = model.motion(ancestor, step)
 
         def try_one(i: Array, kept: tuple[Array, Array]) -> tuple[Array, Array]:
             state, total = kept
             draw_key, swap_key = jax.random.split(jax.random.fold_in(key, i))
-            candidate = model.space.wrap(centre + noise.sample(draw_key))
+            white = jax.random.normal(draw_key, (model.noise_size,))
+            candidate = model.space.wrap(motion(white))
             log_likelihood = model.log_likelihood(y, candidate, step)
             total = jnp.logaddexp(total, log_likelihood)
             # The newcomer's share of all seen so far is the chance that it takes the place.
             swap = jnp.log(jax.random.uniform(swap_key)) < log_likelihood - total
             return jnp.where(swap, candidate, state), total
 
-        start = (centre, jnp.full((), -jnp.inf))
+        start = (ancestor, jnp.full((), -jnp.inf))
         state, total = jax.lax.fori_loop(0, self.candidates, try_one, start)
         return Move(state, total - jnp.log(float(self.candidates)), memory)

@@ -7,8 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step, positive_integer
-from nopf.proposals.proposal import Move, Proposal
+from nopf.arguments import positive_integer
+from nopf.model import StateSpaceModel
+from nopf.proposals.importance import Move
+from nopf.proposals.proposal import Proposal
+from nopf.steps import Step
 
 
 class NudgedProposal(Proposal):

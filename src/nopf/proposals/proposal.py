@@ -1,35 +1,84 @@
-"""Proposal and Move: how one particle takes a step, and what weight it gets for it."""
+"""Proposal: which law fits one particle's step, knowing the observation."""
 
-import abc
-from typing import Any, NamedTuple
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step
-
-
-class Move(NamedTuple):
-    """Where a particle went.
-
-    Attributes:
-        state: `(d,)` the new state.
-        log_weight: log p(y | x) + log p(x | ancestor) − log q(x), the log-weight increment.
-        memory: what the proposal wants to be handed back with this particle; None for most.
-    """
-
-    state: Float[Array, " d"]
-    log_weight: Float[Array, ""]
-    memory: Any = None
+from nopf.model import StateSpaceModel
+from nopf.proposals.importance import Move
+from nopf.proposals.law import Law
+from nopf.steps import Step
 
 
 class Proposal(eqx.Module):
-    """Draws the next state of one particle, knowing the observation."""
+    """How particles move, knowing the observation.
 
-    @abc.abstractmethod
+    Most proposals say `law`, and everything else is shared: drawing, defence, weight and promise.
+    One that draws in another way says `propose` instead, and weighs its particles itself (see
+    `WeighsItself`). One that carries something with each particle says `fit` and
+    `initial_memory`.
+    """
+
+    def law(
+        self,
+        model: StateSpaceModel,
+        ancestor: Float[Array, " d"],
+        y: Float[Array, " m"],
+        step: Step,
+    ) -> Law:
+        """The law of the noise of one particle's step.
+
+        Args:
+            model: the model.
+            ancestor: `(d,)` the particle's state at the previous step.
+            y: `(m,)` the observation, NaN where missing.
+            step: index, time, dt and control of this step.
+        """
+        raise TypeError(f"proposal: {type(self).__name__} says neither law nor propose")
+
+    def fit(
+        self,
+        model: StateSpaceModel,
+        ancestor: Float[Array, " d"],
+        y: Float[Array, " m"],
+        step: Step,
+        memory: Any,
+    ) -> tuple[Law, Any]:
+        """The law, and what the particle shall carry from here.
+
+        Args:
+            model, ancestor, y, step: as for `law`.
+            memory: what it carried so far.
+        """
+        return self.law(model, ancestor, y, step), memory
+
+    @property
+    def share(self) -> float:
+        """The defensive share: of the particles that are drawn from the transition instead."""
+        return 0.0
+
+    def check(self, model: StateSpaceModel) -> None:
+        """Refuses a model that the proposal does not fit, saying why and what does."""
+
+    def settled(self, model: StateSpaceModel) -> "Proposal":
+        """The proposal as a filter of this model uses it, with what was left open decided."""
+        return self
+
+    def initial_memory(self, model: StateSpaceModel) -> Any:
+        """What a particle carries at time zero."""
+        return None
+
+
+@runtime_checkable
+class WeighsItself(Protocol):
+    """A proposal that moves one particle and says its weight itself.
+
+    `propose(key, model, ancestor, y, step, memory) -> Move`, the `Move` with
+    log p(y | x) + log p(x | ancestor) − log q(x), or an unbiased estimate of it (not of its log).
+    """
+
     def propose(
         self,
         key: PRNGKeyArray,
@@ -38,59 +87,24 @@ class Proposal(eqx.Module):
         y: Float[Array, " m"],
         step: Step,
         memory: Any = None,
-    ) -> Move:
-        """Moves one particle.
-
-        Args:
-            key: random key of this particle.
-            model: the model.
-            ancestor: `(d,)` the particle's state at the previous step.
-            y: `(m,)` the observation, NaN where missing.
-            step: index, time, dt and control of this step.
-            memory: what the particle's last move carried.
-        """
-
-    def propose_all(
-        self,
-        key: PRNGKeyArray,
-        model: StateSpaceModel,
-        ancestors: Float[Array, "n d"],
-        y: Float[Array, " m"],
-        step: Step,
-        memory: Any = None,
-    ) -> Move:
-        """Moves all particles, each by `propose` with a key of its own."""
-        keys = jax.random.split(key, ancestors.shape[0])
-        return jax.vmap(self.propose, in_axes=(0, None, 0, None, None, 0))(
-            keys, model, ancestors, y, step, memory
-        )
-
-    def check(self, model: StateSpaceModel) -> None:
-        """Refuses a model that the proposal does not fit, saying why and what does."""
-
-    def initial_memory(self, model: StateSpaceModel) -> Any:
-        """What a particle carries at time zero."""
-        return None
+    ) -> Move: ...
 
 
-def log_mixture(log_ratio: Float[Array, "*n"], share: float) -> Float[Array, "*n"]:
-    """log of (1 − share)·q/p + share."""
-    if share == 0:
-        return log_ratio
-    if share == 1:
-        return jnp.zeros_like(log_ratio)
-    return jnp.logaddexp(np.log1p(-share) + log_ratio, np.log(share))
+def fit_all(
+    proposal: Proposal,
+    model: StateSpaceModel,
+    ancestors: Float[Array, "n d"],
+    y: Float[Array, " m"],
+    step: Step,
+    memory: Any,
+) -> tuple[Law, Any]:
+    """A law for each particle, and what each carries from here."""
+    fit = jax.vmap(proposal.fit, in_axes=(None, 0, None, None, 0))
+    return fit(model, ancestors, y, step, memory)
 
 
-def why_not_additive(model: StateSpaceModel) -> str | None:
-    """None if the observation is a function of the state plus noise."""
-    if model.custom_log_prob is not None:
-        return "this model has observation_log_prob instead of observation_noise"
-    return None
-
-
-def why_not_gaussian(model: StateSpaceModel) -> str | None:
-    """None if that noise is Gaussian."""
-    if model.robust is not None:
-        return f"this model has robust={type(model.robust).__name__}"
-    return why_not_additive(model)
+def blind_promise(
+    model: StateSpaceModel, ancestor: Float[Array, " d"], y: Float[Array, " m"], step: Step
+) -> Float[Array, ""]:
+    """log p(y | ancestor) as if the step had no noise, as the paper's auxiliary filter has it."""
+    return model.log_likelihood(y, model.skeleton(ancestor, step), step)

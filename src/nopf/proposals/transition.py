@@ -1,24 +1,21 @@
 """TransitionProposal: the model's own motion, blind to the observation (the bootstrap filter)."""
 
-from typing import Any
+from jaxtyping import Array, Float
 
-from jaxtyping import Array, Float, PRNGKeyArray
-
-from nopf.model import StateSpaceModel, Step
-from nopf.proposals.proposal import Move, Proposal
+from nopf.model import StateSpaceModel
+from nopf.proposals.law import StandardNormal
+from nopf.proposals.proposal import Proposal, blind_promise
+from nopf.steps import Step
 
 
 class TransitionProposal(Proposal):
     """q(x | ancestor, y) = p(x | ancestor), so that the weight is the likelihood alone."""
 
-    def propose(
+    def law(
         self,
-        key: PRNGKeyArray,
         model: StateSpaceModel,
         ancestor: Float[Array, " d"],
         y: Float[Array, " m"],
         step: Step,
-        memory: Any = None,
-    ) -> Move:
-        state = model.sample_transition(key, ancestor, step)
-        return Move(state, model.log_likelihood(y, state, step), memory)
+    ) -> StandardNormal:
+        return StandardNormal(blind_promise(model, ancestor, y, step), model.noise_size)

@@ -4,12 +4,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from nopf.gaussian import LOG_2PI, Gaussian, Numbers
+from nopf.gaussian import Gaussian, Numbers
 from nopf.linear import cholesky, solve_lower, solve_upper
-from nopf.model import StateSpaceModel, Step
-from nopf.proposals.proposal import Move, Proposal, why_not_additive
+from nopf.model import StateSpaceModel
+from nopf.proposals.factor import Dense
+from nopf.proposals.law import GaussianLaw, Law
+from nopf.proposals.proposal import Proposal
+from nopf.steps import Step
 
 
 class UnscentedProposal(Proposal):
@@ -21,7 +24,7 @@ class UnscentedProposal(Proposal):
     centre that their weighted sums are differences of nearly equal numbers with weights of a
     million, hopeless in single precision. To a relative 10⁻⁵ these sums are first and second
     derivatives along the columns of the augmented covariance's root: these are computed instead,
-    exactly, by JAX. Noise that is additive needs no points of its own.
+    exactly, by JAX. Observation noise that is additive needs no points of its own.
 
     Args:
         observation_noise: stands in for the observation noise of models that have another
@@ -42,11 +45,17 @@ class UnscentedProposal(Proposal):
                 "proposal: UnscentedProposal starts from the prior's covariance, but "
                 f"{type(model.prior).__name__} has none; use InnerSamplingProposal"
             )
+        density = model.why_no_density()
+        if density is not None:
+            raise ValueError(
+                f"proposal: UnscentedProposal needs a transition with a density, but {density}; "
+                "use LinearisedProposal or InnerSamplingProposal"
+            )
         if self.observation_noise is not None:
             self._noise(model, None)
-            if model.observation is not None:
+            if model.likelihood.predicts:
                 return
-        reason = why_not_additive(model)
+        reason = model.likelihood.why_not_additive
         if reason is not None:
             raise ValueError(
                 f"proposal: UnscentedProposal needs additive observation noise, but {reason}; give "
@@ -55,61 +64,51 @@ class UnscentedProposal(Proposal):
             )
 
     def initial_memory(self, model: StateSpaceModel) -> Float[Array, "d d"]:
-        return jnp.asarray(model.prior.covariance, float)
+        return jnp.asarray(model.prior.covariance, float)  # type: ignore[attr-defined]
 
-    def propose(
+    def fit(
         self,
-        key: PRNGKeyArray,
         model: StateSpaceModel,
         ancestor: Float[Array, " d"],
         y: Float[Array, " m"],
         step: Step,
-        memory: Any = None,
-    ) -> Move:
-        if memory is None:
-            memory = self.initial_memory(model)
+        memory: Any,
+    ) -> tuple[Law, Any]:
+        """The law, and the covariance that the particle carries from here."""
         observed = ~jnp.isnan(y)
-        process = model.process_noise_at(step)
+        process = model.process_noise_at(step, ancestor)
         noise = self._noise(model, step).marginal(observed).covariance
         forecast = model.skeleton(ancestor, step)
 
         # Deviations from the forecast, so that angles stay small numbers.
-        def move(x: Float[Array, " d"]) -> Float[Array, " d"]:
-            return model.space.difference(model.skeleton(x, step), forecast)
+        def both(x: Float[Array, " d"], z: Float[Array, " d"]) -> tuple[Array, Array]:
+            delta = model.space.difference(model.motion(x, step)(z), forecast)
+            return delta, -model.innovation(y, forecast + delta, step)
 
-        def see(delta: Float[Array, " d"]) -> Float[Array, " m"]:
-            return -model.innovation(y, forecast + delta, step)
-
-        def both(x: Float[Array, " d"]) -> tuple[Array, Array]:
-            delta = move(x)
-            return delta, see(delta)
-
-        roots = _root(memory).T  # one row a direction
-        (dx, dy), (ddx, ddy) = jax.vmap(lambda c: _derivatives(both, ancestor, c))(roots)
-        pushes = _columns(process)
-        hy, hyy = jax.vmap(lambda c: _derivatives(see, jnp.zeros_like(forecast), c))(pushes)
-
-        shift_x, shift_y = 0.5 * ddx.sum(0), 0.5 * (ddy.sum(0) + hyy.sum(0))
-        dx, dy = jnp.concatenate([dx, pushes]), jnp.concatenate([dy, hy])
+        zero = jnp.zeros(model.noise_size)
+        roots, units = _root(memory).T, jnp.eye(model.noise_size)  # one row a direction
+        of_state = jax.vmap(lambda c: _derivatives(lambda x: both(x, zero), ancestor, c))(roots)
+        of_noise = jax.vmap(lambda c: _derivatives(lambda z: both(ancestor, z), zero, c))(units)
+        (dx, dy), (ddx, ddy) = jax.tree.map(
+            lambda a, b: jnp.concatenate([a, b]), of_state, of_noise
+        )
+        shift_x, shift_y = 0.5 * ddx.sum(0), 0.5 * ddy.sum(0)
         cov = dx.T @ dx + self.beta * jnp.outer(shift_x, shift_x)
         cross = dx.T @ dy + self.beta * jnp.outer(shift_x, shift_y)
         spread = dy.T @ dy + self.beta * jnp.outer(shift_y, shift_y) + noise
         lower = [[spread[i, j] for j in range(i + 1)] for i in range(y.size)]
         factor = cholesky(lower)
         gain = jnp.stack(solve_upper(factor, solve_lower(factor, list(cross.T))), axis=1)
-        innovation = jnp.where(observed, -see(jnp.zeros_like(forecast)) - shift_y, 0)
+        innovation = jnp.where(observed, -both(ancestor, zero)[1] - shift_y, 0)
         mean = shift_x + gain @ innovation
-        cov = cov - gain @ spread @ gain.T
-
-        root = _root(cov)
-        white = jax.random.normal(key, forecast.shape)
-        delta = mean + root @ white
-        state = model.space.wrap(forecast + delta)
-        log_q = -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diagonal(root)))
-        log_q -= 0.5 * forecast.size * LOG_2PI
-        log_weight = model.log_likelihood(y, state, step) - log_q
-        log_weight += process.log_prob(model.space.difference(state, forecast))
-        return Move(state, log_weight, root @ root.T)
+        root = _root(cov - gain @ spread @ gain.T)
+        # The same law of the noise: x − forecast is the noise's factor times z.
+        inner = jax.vmap(process.whiten, in_axes=1, out_axes=1)(root)
+        motion = model.motion(ancestor, step)
+        law = GaussianLaw(
+            process.whiten(mean), Dense(inner), lambda z: model.log_likelihood(y, motion(z), step)
+        )
+        return law, root @ root.T
 
     def _noise(self, model: StateSpaceModel, step: Step | None) -> Gaussian:
         if self.observation_noise is None:
@@ -126,12 +125,6 @@ def _derivatives(function: Any, x: Array, direction: Array) -> tuple[Any, Any]:
         return jax.jvp(function, (x,), (direction,))[1]
 
     return jax.jvp(first, (x,), (direction,))
-
-
-def _columns(noise: Gaussian) -> Float[Array, "d d"]:
-    """The columns of the noise's root, one a row."""
-    factor = jnp.asarray(noise.factor)
-    return jnp.diag(factor) if factor.ndim == 1 else factor.T
 
 
 def _root(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:

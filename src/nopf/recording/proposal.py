@@ -15,7 +15,6 @@ import nopf
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.proposals.fingerprint import fingerprint
-from nopf.proposals.proposal import why_not_additive
 from nopf.recipe import Recipe
 from nopf.recording.columns import DataError
 from nopf.recording.estimate import start_time
@@ -99,8 +98,8 @@ def _stream(model: StateSpaceModel) -> tuple[Series, Recipe]:
             "yet: train on a recording first (nopf train MODEL --data run.csv --out FILE), "
             "then pass --proposal FILE"
         )
-    additive = why_not_additive(model) is None
-    return Series(LIVE_HORIZON), Recipe.fast(missing_rate=LIVE_MISSING if additive else 0.0)
+    rate = LIVE_MISSING if model.likelihood.additive else 0.0
+    return Series(LIVE_HORIZON), Recipe.fast(missing_rate=rate)
 
 
 def cache_folder() -> Path:

@@ -29,9 +29,9 @@ def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
     """
     parts = [found.mean[:, None], found.std[:, None], found.quantiles]
     states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
-    evidence = found.log_evidence_increments if isinstance(found, Posterior) else found.log_evidence
     nothing = np.full(len(times), np.nan)
-    signs = [nothing if found.ess is None else found.ess, evidence, found.p_value, found.drift]
+    ess = nothing if found.ess is None else found.ess
+    signs = [ess, found.log_evidence_increment, found.p_value, found.drift]
     columns = [times, *np.swapaxes(states, 1, 2).reshape(len(times), -1).T, *signs]
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 

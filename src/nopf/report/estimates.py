@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from nopf.catalogue import COLOURS
 from nopf.filters import Monitor, Posterior
 from nopf.report.document import document
-from nopf.report.numbers import angles_of, bands
+from nopf.report.numbers import bands
 
 COLOUR = COLOURS["nopf"]
 BEYOND = Monitor().drift
@@ -44,7 +44,7 @@ def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
     if posterior.ess is not None:
         summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
         summary += "" if particles is None else f" of {particles} particles"
-    angles = " Angles go on beyond ±π." if angles_of(posterior) else ""
+    angles = " Angles go on beyond ±π." if posterior.space.angles else ""
     body = f"""<h1>Estimates</h1>
 <p>{summary}. The ESS is how many particles count. The p-value says how surprising an
 observation was, the drift whether the last twenty or so were too surprising: beyond the dotted

@@ -15,7 +15,7 @@ from nopf.benchmarks.results import METRICS, Row, Trace
 from nopf.benchmarks.tables import TARGET, TITLES, Table, words_of
 from nopf.catalogue import COLOURS, LABELS, NAMES
 from nopf.filters import Posterior
-from nopf.model import StateSpaceModel, Trajectories
+from nopf.model import StateSpaceModel
 from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
@@ -24,6 +24,7 @@ from nopf.report.numbers import (
     ess_over_time,
     shade,
 )
+from nopf.simulate import Trajectories
 
 
 def save(figure: Figure, file: str | os.PathLike[str]) -> None:

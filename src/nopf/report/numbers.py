@@ -14,11 +14,6 @@ LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
 LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
 
 
-def angles_of(posterior: Posterior) -> list[int]:
-    """Which coordinates of the state are angles."""
-    return list(posterior.source.filter.model.space.angles)
-
-
 def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means, lowest and highest quantiles, `(T, d)` each, to draw: angles go on beyond ±π."""
     levels = posterior.quantile_levels
@@ -26,7 +21,7 @@ def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         np.asarray(part, np.float64) for part in (posterior.mean, posterior.quantiles)
     )
     low, high = (quantiles[:, levels.index(pick(levels))] for pick in (min, max))
-    angles = angles_of(posterior)
+    angles = list(posterior.space.angles)
     whole = np.unwrap(mean[:, angles], axis=0)
     for edge in (low, high):
         apart = edge[:, angles] - mean[:, angles]

@@ -1,4 +1,5 @@
 """Training of neural proposals on simulated data."""
 
-from nopf.training.trainer import TrainingInterrupted as TrainingInterrupted
+from nopf.training.adaptation import adapt as adapt
+from nopf.training.run import TrainingInterrupted as TrainingInterrupted
 from nopf.training.trainer import train as train

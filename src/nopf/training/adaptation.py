@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.posterior import Posterior
-from nopf.model import StateSpaceModel, check_key, positive_integer
+from nopf.arguments import check_key, positive_integer
+from nopf.filters.particle import ParticleEngine
+from nopf.filters.posterior import Posterior, check_one_series
+from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.network import Network
 from nopf.proposals.neural import NeuralProposal
@@ -27,19 +29,44 @@ HELD_OUT = 5  # every so many observations are held out
 DRAWS = 32
 
 
-def adapt(
-    proposal: NeuralProposal, model: StateSpaceModel, seen: Posterior, key: PRNGKeyArray, steps: int
-) -> NeuralProposal:
-    """The proposal after so many gradient steps on the particles and observations of `seen`.
+Engine = TypeVar("Engine", bound=ParticleEngine)
+
+
+def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) -> Engine:
+    """A filter like this one, whose learned proposal has gone on learning.
+
+    For a stream that is not what the proposal was trained for: the noise has grown, the robot
+    moves otherwise, and the model of this filter says so. Weights are right either way; what
+    adapting restores is the effective sample size.
 
     The tuples of training are the filter's own: particles of one step by their weight, and the
     observation that came next. Every fifth observation is held out; what does best there is kept,
     so that the proposal does not get worse than it was by more than chance.
+
+    Args:
+        flt: a filter with a learned proposal.
+        seen: what this filter made of a recent part of the stream, with `keep="particles"`.
+        key: random key.
+        steps: gradient steps; rounded up to a multiple of 50.
     """
-    tuples_key, score_key, key = jax.random.split(check_key(key), 3)
+    if not isinstance(flt.proposal, NeuralProposal):
+        raise TypeError(
+            f"adapt: only a learned proposal can learn, this filter has {flt.proposal!r}"
+        )
+    _check_seen(flt.model, seen)
+    rounds = -(-positive_integer(steps, "steps") // ROUND)
+    adapted = _descend(flt.proposal, flt.model, seen, check_key(key), rounds * ROUND)
+    return eqx.tree_at(lambda f: f.proposal, flt, adapted)
+
+
+def _descend(
+    proposal: NeuralProposal, model: StateSpaceModel, seen: Posterior, key: PRNGKeyArray, steps: int
+) -> NeuralProposal:
+    """The proposal after so many gradient steps on the particles and observations of `seen`."""
+    tuples_key, score_key, key = jax.random.split(key, 3)
     tuples, held_out = _tuples(seen, tuples_key)
-    controls = None if proposal.steps.control is None else proposal.steps.control.shape[1]
-    proposal = dataclasses.replace(proposal, fingerprint=json.dumps(fingerprint(model, controls)))
+    identity = fingerprint(model, proposal.control_size)
+    proposal = dataclasses.replace(proposal, fingerprint=json.dumps(identity))
 
     def judge(network: Network) -> tuple[float, float]:
         scores = _score(proposal, network, model, held_out, score_key)
@@ -117,25 +144,19 @@ def _round(
     return network, optimiser, loss
 
 
-def check_seen(model: StateSpaceModel, seen: Posterior, steps: int) -> int:
-    """Refuses what cannot be learned from; the number of gradient steps, in whole rounds."""
-    if seen.mean.ndim != 2:
-        raise ValueError("seen: expected the posterior of one series, not that of run_batch")
+def _check_seen(model: StateSpaceModel, seen: Posterior) -> None:
+    """Refuses what cannot be learned from."""
+    check_one_series(seen, "seen")
     if seen.particles is None:
         raise ValueError('seen: the particles are needed; run the filter with keep="particles"')
-    other = seen.source.filter.model
-    if (other.state_names, other.observation_names) != (
-        model.state_names,
-        model.observation_names,
-    ):
+    if (seen.state_names, seen.observation_names) != (model.state_names, model.observation_names):
         raise ValueError(
             "seen: expected a posterior of this filter's model, with states "
             f"{', '.join(model.state_names)} and observations {', '.join(model.observation_names)};"
-            f" got {', '.join(other.state_names)} and {', '.join(other.observation_names)}"
+            f" got {', '.join(seen.state_names)} and {', '.join(seen.observation_names)}"
         )
     count = int(_told(seen).sum()) + 1
     if count <= HELD_OUT:
         raise ValueError(
             f"seen: expected more than {HELD_OUT} observations to learn from, got {count}"
         )
-    return -(-positive_integer(steps, "steps") // ROUND) * ROUND

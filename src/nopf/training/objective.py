@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel, Step, Trajectories, simulate_steps
+from nopf.model import StateSpaceModel
+from nopf.proposals.importance import expect
 from nopf.proposals.neural import NeuralProposal
+from nopf.recipe import Recipe
+from nopf.resampling import effective_sample_size
+from nopf.simulate import Trajectories, simulate_steps
+from nopf.steps import Step
 
 AXIS = "tuples"
-FLOOR = -1e4  # stands for the log-likelihood where the model gives none
 
 
 class Tuples(NamedTuple):
@@ -74,14 +78,15 @@ def batch_loss(
     proposal: NeuralProposal, model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Any]:
     """Mean loss; and the running moments, with the share of samples without a likelihood."""
-    keys = jax.random.split(key, tuples.ancestors.shape[0])
+    recipe = proposal.recipe
+    whites = _whites(key, recipe, tuples.ancestors.shape[0], model.noise_size)
 
-    def one(key: PRNGKeyArray, one_tuple: Tuples) -> Any:
-        whites = _draw(key, proposal, model.space.size)
-        value, moments, bad = _loss(proposal, model, one_tuple, whites)
-        return value, jax.lax.pmean(bad, AXIS), moments
+    def one(whites: Float[Array, "s k"], one_tuple: Tuples) -> Any:
+        law, moments = proposal.law_and_moments(model, *one_tuple, AXIS)
+        found = expect(model, law, *one_tuple, whites, recipe.closed_form)
+        return jnp.where(law.sound, found.loss, 0), jax.lax.pmean(found.lost, AXIS), moments
 
-    values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(keys, tuples)
+    values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(whites, tuples)
     return jnp.mean(values), (moments, bad)
 
 
@@ -92,67 +97,20 @@ def score(
     keys = jax.random.split(key, tuples.ancestors.shape[0])
 
     def one(key: PRNGKeyArray, one_tuple: Tuples) -> Scores:
-        whites = jax.random.normal(key, (draws, model.space.size))
-        local, z, log_likelihood, informed, _ = _weigh(proposal, model, one_tuple, whites, None)
-        loss = jnp.where(informed, local.divergence() - jnp.mean(log_likelihood), 0)
-        log_ratio = 0.5 * (jnp.sum(whites**2, 1) - jnp.sum(z**2, 1))
-        weights = jax.nn.softmax(log_likelihood + log_ratio)
-        return Scores(loss, jnp.where(informed, 1 / (draws * jnp.sum(weights**2)), jnp.nan))
+        whites = jax.random.normal(key, (draws, model.noise_size))
+        law = proposal.law(model, *one_tuple)
+        found = expect(model, law, *one_tuple, whites)
+        share = effective_sample_size(found.log_weights) / draws
+        return Scores(jnp.where(law.sound, found.loss, 0), jnp.where(law.sound, share, jnp.nan))
 
     return jax.vmap(one)(keys, tuples)
 
 
-def _loss(
-    proposal: NeuralProposal,
-    model: StateSpaceModel,
-    one_tuple: Tuples,
-    whites: Float[Array, "s d"],
-) -> tuple[Array, Any, Array]:
-    local, z, log_likelihood, informed, moments = _weigh(proposal, model, one_tuple, whites, AXIS)
-    if proposal.recipe.closed_form:
-        divergence = local.divergence()
-    else:
-        squares = jnp.sum(z**2, axis=1) - jnp.sum(whites**2, axis=1)
-        divergence = 0.5 * jnp.mean(squares) - local.log_det
-    value = jnp.where(informed, divergence - jnp.mean(log_likelihood), 0)
-    return value, moments, jnp.mean(log_likelihood == FLOOR)
-
-
-def _weigh(
-    proposal: NeuralProposal,
-    model: StateSpaceModel,
-    one_tuple: Tuples,
-    whites: Float[Array, "s d"],
-    axis: str | None,
-) -> Any:
-    """The proposal at a tuple, its samples, and their log-likelihoods."""
-    ancestor, y, step = one_tuple
-    predicted = model.skeleton(ancestor, step)
-    process = model.process_noise_at(step)
-    local, informed, moments = proposal.local(model, predicted, y, step, axis)
-
-    def log_likelihood(z: Array) -> Array:
-        state = model.space.wrap(_finite_gradient(predicted + process.colour(z)))
-        value = model.log_likelihood(y, state, step)
-        return jnp.where(jnp.isfinite(value), value, FLOOR)
-
-    z = jax.vmap(local.place)(whites)
-    return local, z, jax.vmap(log_likelihood)(z), informed, moments
-
-
-def _draw(key: PRNGKeyArray, proposal: NeuralProposal, size: int) -> Float[Array, "s d"]:
-    count = proposal.recipe.samples
-    if not proposal.recipe.closed_form or count % 2:
-        return jax.random.normal(key, (count, size))
+def _whites(key: PRNGKeyArray, recipe: Recipe, count: int, size: int) -> Float[Array, "n s k"]:
+    """Standard normal numbers, so many samples for each tuple."""
+    samples = recipe.samples
+    if not recipe.closed_form or samples % 2:
+        return jax.random.normal(key, (count, samples, size))
     # Mirrored pairs: what is linear in the noise cancels, and with it most of the variance.
-    half = jax.random.normal(key, (count // 2, size))
-    return jnp.concatenate([half, -half])
-
-
-@jax.custom_vjp
-def _finite_gradient(x: Array) -> Array:
-    """x, through which no gradient flows back that is not finite."""
-    return x
-
-
-_finite_gradient.defvjp(lambda x: (x, None), lambda _, g: (jnp.where(jnp.isfinite(g), g, 0.0),))
+    half = jax.random.normal(key, (count, samples // 2, size))
+    return jnp.concatenate([half, -half], axis=1)

@@ -13,7 +13,8 @@ from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.recipe import Recipe
-from nopf.training.trainer import TrainingInterrupted, train
+from nopf.training.run import TrainingInterrupted
+from nopf.training.trainer import train
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +10,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
+from nopf.arguments import check_key, positive_integer
 from nopf.gaussian import Numbers
-from nopf.model import (
-    StateSpaceModel,
-    Step,
-    Trajectories,
-    check_key,
-    make_steps,
-    positive_integer,
-    simulate,
-)
-from nopf.proposals.fingerprint import fingerprint
+from nopf.model import StateSpaceModel, check_model
 from nopf.proposals.linearised import LinearisedProposal
-from nopf.proposals.network import Network
-from nopf.proposals.neural import Features, NeuralProposal, untrained
-from nopf.proposals.proposal import why_not_additive
+from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe, as_recipe
-from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
-from nopf.training.descent import descend, make_optimiser
-from nopf.training.objective import Scores, Tuples, as_tuples, score, simulate_tuples
+from nopf.simulate import Trajectories, simulate
+from nopf.steps import Step
+from nopf.training.checkpoint import settled_base
 from nopf.training.progress import Progress
+from nopf.training.run import HELD_OUT, SCALE_TUPLES, Run, Trainer
 
-TUPLES = 1024  # of a gradient step, where the recipe does not say
-HELD_OUT, DRAWS = 1024, 64
-SCALE_TUPLES = 20_000
 TRAJECTORIES = 64  # at least, to scale features and to hold out
-ENOUGH = 2e-3  # nats; less counts as no progress
-GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
-RETRIES = 8
 TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
-CHECKPOINT_SECONDS = 5.0
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 
@@ -80,10 +62,9 @@ def train(
         progress: whether to show a progress bar; if left out, on a terminal only.
     """
     recipe = as_recipe(recipe)
-    if not isinstance(model, StateSpaceModel):
-        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
+    check_model(model)
     horizon = positive_integer(horizon, "horizon")
-    steps = make_steps(model, horizon, times, controls, start)
+    steps = model.steps(horizon, times, controls, start)
     if not model.reads_control:
         steps = steps._replace(control=None)
     pattern = None
@@ -92,7 +73,7 @@ def train(
         shape = (horizon, model.observation_space.size)
         if pattern.shape != shape:
             raise ValueError(f"missing: expected shape {shape}, got {pattern.shape}")
-        if why_not_additive(model) is None:  # Others may not be able to leave out coordinates.
+        if model.likelihood.additive:  # Others may not be able to leave out coordinates.
             rate = max(recipe.missing_rate, FAILING)
             recipe = dataclasses.replace(recipe, missing_rate=rate)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
@@ -127,7 +108,7 @@ def _trainer(
     paths: Trajectories,
     missing: Array | None,
     settled: str | None,
-) -> tuple["Trainer", "Run", str]:
+) -> tuple[Trainer, Run, str]:
     """The training with its base settled, where it stands, and why this base.
 
     Where both bases are possible, a short training on the skeleton competes with the untrained
@@ -142,8 +123,8 @@ def _trainer(
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
     linearisable = (
-        why_not_additive(model) is None
-        and min(model.space.size, model.observation_space.size) <= LARGEST_SYSTEM
+        model.likelihood.additive
+        and min(model.noise_size, model.observation_space.size) <= LARGEST_SYSTEM
     )
     base: str | None = recipe.base
     if base == "auto":
@@ -169,287 +150,3 @@ def _trainer(
 def _precision(recipe: Recipe) -> Any:
     double = recipe.precision == "float64"
     return jax.enable_x64(True) if double else contextlib.nullcontext()
-
-
-class TrainingInterrupted(UserWarning):
-    """Ctrl-C ended training before its time."""
-
-
-class Run(eqx.Module):
-    """Where a training run stands. Nothing in it depends on the clock.
-
-    Attributes:
-        network: the current one.
-        optimiser: the moments of Adam.
-        best: the network with the lowest held-out loss.
-        history: rows of step, loss, held-out loss, held-out ESS fraction.
-        step: gradient steps done.
-        best_loss: the held-out loss of `best`.
-        mark: the held-out loss that counted as progress last.
-        stale: evaluations since then.
-        decay_from: the step at which the step size began to decay; −1 before.
-        failures: how often the loss was not finite.
-        bad_share: largest share of samples in a round for which the model gave no likelihood.
-    """
-
-    network: Network
-    optimiser: Any
-    best: Network
-    history: Float[np.ndarray, "k 4"]
-    step: int = 0
-    best_loss: float = np.inf
-    mark: float = np.inf
-    stale: int = 0
-    decay_from: int = -1
-    failures: int = 0
-    bad_share: float = 0.0
-
-
-class Trainer:
-    """One training: what stays the same from its first step to its last."""
-
-    def __init__(
-        self,
-        model: StateSpaceModel,
-        steps: Step,
-        recipe: Recipe,
-        base: str,
-        key: PRNGKeyArray,
-        paths: Trajectories,
-        missing: Array | None = None,
-    ):
-        controls = None if steps.control is None else steps.control.shape[1]
-        weights_key, order_key, self.data_key, self.score_key = jax.random.split(key, 4)
-        self.identity = fingerprint(model, controls)
-        self.settings = {
-            "model": self.identity,
-            "recipe": dataclasses.asdict(recipe),
-            "times": [np.asarray(steps.time).tolist(), np.asarray(steps.dt).tolist()],
-            "controls": None if controls is None else np.asarray(steps.control).tolist(),
-            "key": np.asarray(jax.random.key_data(key)).tolist(),
-            "precision": str(jnp.zeros(()).dtype),
-            "base": base,
-        }
-        if missing is not None:
-            self.settings["missing"] = np.asarray(missing).tolist()
-        self.missing = missing
-        recipe = dataclasses.replace(recipe, base=base)
-        self.model, self.steps, self.recipe = model, steps, recipe
-        tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
-        self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
-        blank = untrained(self.identity, recipe, steps, weights_key)
-        if missing is not None:  # A sensor that is silent here has a scale all the same.
-            tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
-        to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
-        features = _fit_features(blank.features, model, to_scale)
-        self.blank = eqx.tree_at(lambda p: p.features, blank, features)
-        self.batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
-
-    def run(
-        self, run: Run, checkpoint: str | os.PathLike[str] | None, bar: Progress
-    ) -> NeuralProposal:
-        """Goes on from `run`, or from the checkpoint if there is one, to the end or to Ctrl-C."""
-        if checkpoint is not None:
-            run = read_checkpoint(checkpoint, run, self.settings)
-        saved, interrupted = time.monotonic(), False
-        try:
-            while not self.finished(run):
-                run = self.round(run)
-                bar.update(self._progress(run), run.history[-1])
-                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    write_checkpoint(checkpoint, run, self.settings)
-                    saved = time.monotonic()
-        except KeyboardInterrupt:
-            interrupted = True
-        if checkpoint is not None:
-            write_checkpoint(checkpoint, run, self.settings)
-        if interrupted:
-            _warn(
-                f"interrupted at step {run.step} of {self.recipe.steps}; "
-                "this is the best proposal so far",
-                TrainingInterrupted,
-            )
-        if run.failures:
-            _warn(
-                f"the loss was not finite {run.failures} times; each time training went back and "
-                "on with half the step size"
-            )
-        if run.bad_share > 0:
-            _warn(
-                f"the log-likelihood was not finite for up to {100 * run.bad_share:.2g} % of the "
-                "samples of a round; look at observation_log_prob"
-            )
-        return self.proposal(run)
-
-    def begin(self) -> Run:
-        """The untrained network."""
-        network = self.blank.network
-        optimiser = make_optimiser(self.recipe).init(eqx.filter(network, eqx.is_inexact_array))
-        return self._judge(Run(network, optimiser, network, np.zeros((0, 4))), np.nan)
-
-    def round(self, run: Run) -> Run:
-        """Some gradient steps and an evaluation. Goes back if the loss is not finite."""
-        recipe = self.recipe
-        at = run.step + np.arange(min(recipe.round, recipe.steps - run.step))
-        rates = recipe.learning_rate * 0.5**run.failures * self._schedule(at, run.decay_from)
-        key = jax.random.fold_in(jax.random.fold_in(self.data_key, run.step), run.failures)
-        network, optimiser, loss, bad = _gradient_steps(
-            self.blank,
-            run.network,
-            run.optimiser,
-            self.model,
-            self.steps,
-            key,
-            jnp.asarray(rates, float),
-            self.batch,
-            self.missing,
-        )
-        moved = dataclasses.replace(
-            run,
-            network=network,
-            optimiser=optimiser,
-            step=run.step + len(at),
-            bad_share=max(run.bad_share, float(bad)),
-        )
-        moved = self._judge(moved, float(loss))
-        if np.isfinite(moved.history[-1]).all():
-            return moved
-        if run.failures == RETRIES:
-            raise FloatingPointError(
-                f"training: the loss was not finite at step {run.step}, however small the step "
-                "size; look for NaN in observation_log_prob or its gradient, or use a smaller "
-                "learning_rate"
-            )
-        return dataclasses.replace(run, failures=run.failures + 1)
-
-    def proposal(self, run: Run) -> NeuralProposal:
-        """What the filter gets."""
-        return eqx.tree_at(
-            lambda p: (p.network, p.history), self.blank, (run.best.folded(), run.history)
-        )
-
-    def score(self, network: Network) -> Scores:
-        """How a network does on the held-out tuples."""
-        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        return _score(proposal, self.model, self.held_out, self.score_key, DRAWS)
-
-    def efficiency(self, network: Network) -> float:
-        """Harmonic mean of the held-out ESS fractions over the memory traffic of one particle.
-
-        Before XLA has fused anything, that traffic goes with the time that a particle takes; a
-        count of floating-point operations does not, since matrix products take so little of it.
-        """
-        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        fractions = self.score(network).ess_fraction
-        step = jax.tree.map(lambda leaf: leaf[0], self.held_out.steps)
-
-        def move(ancestors: Array, y: Array) -> Array:
-            key = jax.random.key(0)
-            return proposal.propose_all(key, self.model, ancestors, y, step).state
-
-        ancestors, ys, _ = self.held_out
-        lowered = jax.jit(move).lower(ancestors, ys[0])
-        cost = lowered.cost_analysis() or {}
-        traffic = cost.get("bytes accessed", 1.0) / len(fractions)
-        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions))) / traffic
-
-    def _judge(self, run: Run, loss: float) -> Run:
-        scores = self.score(run.network)
-        held_out, ess = float(scores.loss.mean()), float(jnp.nanmean(scores.ess_fraction))
-        history = np.concatenate([run.history, [[run.step, loss, held_out, ess]]])
-        run = dataclasses.replace(run, history=history, stale=run.stale + 1)
-        if held_out < run.best_loss:
-            run = dataclasses.replace(run, best=run.network, best_loss=held_out)
-        if held_out < run.mark - ENOUGH:
-            run = dataclasses.replace(run, mark=held_out, stale=0)
-        patience, late = self.recipe.patience, self.recipe.steps - self.recipe.steps // 4
-        if patience is None or run.decay_from >= 0:
-            return run
-        if run.stale >= patience or run.step >= late or ess > GOOD:
-            run = dataclasses.replace(run, decay_from=run.step)
-        return run
-
-    def _schedule(self, at: np.ndarray, decay_from: int) -> np.ndarray:
-        rate = np.minimum(1, (at + 1) / (self.recipe.warmup + 1))
-        if decay_from < 0:
-            return rate
-        return rate * np.clip(1 - (at - decay_from) / self._decay(decay_from), 0, 1)
-
-    def _decay(self, decay_from: int) -> int:
-        if decay_from == 0:
-            return 0  # The base is good as it is.
-        return max(self.recipe.round, min(self.recipe.steps // 4, decay_from // 2))
-
-    def finished(self, run: Run) -> bool:
-        """Whether there is nothing left to do."""
-        if run.step >= self.recipe.steps:
-            return True
-        return run.decay_from >= 0 and run.step >= run.decay_from + self._decay(run.decay_from)
-
-    def _progress(self, run: Run) -> float:
-        end = self.recipe.steps
-        if run.decay_from >= 0:
-            end = min(end, run.decay_from + self._decay(run.decay_from))
-        return run.step / end
-
-
-_as_tuples = eqx.filter_jit(as_tuples)
-_score = eqx.filter_jit(score)
-
-
-@eqx.filter_jit
-def _gradient_steps(
-    blank: NeuralProposal,
-    network: Network,
-    optimiser: Any,
-    model: StateSpaceModel,
-    steps: Step,
-    key: PRNGKeyArray,
-    rates: Float[Array, " r"],
-    batch: int,
-    missing: Array | None,
-) -> tuple[Network, Any, Array, Array]:
-    """One gradient step for each rate, on fresh data."""
-    count = rates.shape[0]
-    data_key, key = jax.random.split(key)
-    rate = blank.recipe.missing_rate
-    tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
-    batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
-    return descend(blank, network, optimiser, model, batches, key, rates)
-
-
-@eqx.filter_jit
-def _fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) -> Features:
-    """Scales the features by what was simulated."""
-    ancestors, ys, steps = tuples
-    predicted = jax.vmap(model.skeleton)(ancestors, steps)
-    seen = {
-        "state": predicted,
-        "observation": ys,
-        "time": jnp.asarray(steps.time, float)[:, None],
-        "dt": jnp.asarray(steps.dt, float)[:, None],
-        "control": steps.control if steps.control is not None else jnp.zeros((len(ys), 0)),
-    }
-    centre = {name: jnp.nanmean(values, axis=0) for name, values in seen.items()}
-    spread = {name: _spread(values - centre[name][None]) for name, values in seen.items()}
-    spread = {
-        name: jnp.where(jnp.isinf(features.spread[name]), jnp.inf, new)
-        for name, new in spread.items()
-    }
-    if features.innovation is None:
-        return eqx.tree_at(lambda f: (f.centre, f.spread), features, (centre, spread))
-    surprises = jax.vmap(model.innovation)(ys, predicted, steps)
-    innovation = _spread(jnp.where(jnp.isnan(ys), jnp.nan, surprises))
-    return eqx.tree_at(
-        lambda f: (f.centre, f.spread, f.innovation), features, (centre, spread, innovation)
-    )
-
-
-def _spread(deviations: Float[Array, "n k"]) -> Float[Array, " k"]:
-    """Root mean square; 1 for what does not vary."""
-    size = jnp.sqrt(jnp.nanmean(deviations**2, axis=0))
-    return jnp.where(size > 0, size, 1.0)
-
-
-def _warn(message: str, category: type[Warning] = UserWarning) -> None:
-    warnings.warn(f"training: {message}", category, stacklevel=4)

@@ -1,0 +1,172 @@
+"""Law: a distribution of the noise z of one particle's step, made for its ancestor and observation.
+
+In these coordinates the transition is φ = N(0, I), whatever the model is. So a law is a proposal,
+and all that is asked of it is how to draw from it, and how its density compares with φ.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.stats
+from jaxtyping import Array, Bool, Float
+
+from nopf.proposals.factor import Dense, Diagonal, Factor
+
+
+class Law(eqx.Module):
+    """A distribution of z for one particle. A pytree: laws can be vectorised and gathered.
+
+    Attributes:
+        promise: log p(y | ancestor), as far as the law knows; auxiliary filters choose by it.
+    """
+
+    promise: eqx.AbstractVar[Float[Array, ""]]
+
+    @property
+    @abc.abstractmethod
+    def white_size(self) -> int:
+        """How many standard normal numbers `place` takes."""
+
+    @abc.abstractmethod
+    def place(self, white: Float[Array, " w"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+        """z of standard normal numbers, and log q(z) − log φ(z)."""
+
+    @abc.abstractmethod
+    def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
+        """log q(z) − log φ(z), for any z."""
+
+    def divergence(self) -> Float[Array, ""] | None:
+        """KL(q ‖ φ), where it is known exactly."""
+        return None
+
+
+class StandardNormal(Law):
+    """The transition itself."""
+
+    promise: Float[Array, ""]
+    size: int = eqx.field(static=True)
+
+    @property
+    def white_size(self) -> int:
+        return self.size
+
+    def place(self, white: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+        return white, jnp.zeros((), white.dtype)
+
+    def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
+        return jnp.zeros((), z.dtype)
+
+    def divergence(self) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+
+class GaussianLaw(Law):
+    """N(mean, F Fᵀ).
+
+    Attributes:
+        mean: `(k,)`.
+        factor: F.
+        informed: whether there is anything to go by. A law that has nothing, or numbers that are
+            not finite, gives way to the standard normal.
+    """
+
+    mean: Float[Array, " k"]
+    factor: Factor
+    informed: Bool[Array, ""]
+    promise: Float[Array, ""]
+
+    def __init__(
+        self,
+        mean: Float[Array, " k"],
+        factor: Factor | Array,
+        log_likelihood: Callable[[Float[Array, " k"]], Float[Array, ""]],
+        informed: Bool[Array, ""] | bool = True,
+    ):
+        """With the promise by Laplace's formula: p(y | ancestor) ≈ p(y | mean) φ(mean) / q(mean).
+
+        Args:
+            mean: the mean.
+            factor: F: `(k,)` standard deviations, a lower triangular matrix, or a `Factor`.
+            log_likelihood: log p(y | move(z)) as a function of z.
+            informed: whether there is anything to go by.
+        """
+        if not isinstance(factor, Factor):
+            factor = Diagonal(factor) if jnp.ndim(factor) == 1 else Dense(factor)
+        self.mean, self.factor, self.informed = mean, factor, jnp.asarray(informed)
+        centre = jnp.where(self.sound, mean, 0)
+        log_det = jnp.where(self.sound, factor.log_det, 0)
+        self.promise = log_likelihood(centre) - 0.5 * jnp.sum(centre**2) + log_det
+
+    @property
+    def white_size(self) -> int:
+        return self.mean.shape[-1]
+
+    @property
+    def sound(self) -> Bool[Array, ""]:
+        """Whether the law does not give way."""
+        return jnp.isfinite(jnp.sum(self.mean) + self.factor.log_det) & self.informed
+
+    def place(self, white: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+        z = self.mean + self.factor.colour(white)
+        ratio = self._ratio(z, white)
+        sound = jnp.isfinite(ratio) & self.informed  # the same, without a sum over the mean
+        return jnp.where(sound, z, white), jnp.where(sound, ratio, 0)
+
+    def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
+        ratio = self._ratio(z, self.factor.whiten(z - self.mean))
+        # The inverse may overflow where the law itself is sound: then q/φ is zero.
+        ratio = jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
+        return jnp.where(self.sound, ratio, 0)
+
+    def _ratio(self, z: Float[Array, " k"], white: Float[Array, " k"]) -> Float[Array, ""]:
+        return 0.5 * (jnp.sum(z**2) - jnp.sum(white**2)) - self.factor.log_det
+
+    def divergence(self) -> Float[Array, ""]:
+        size = self.white_size
+        trace = self.factor.square(size)
+        value = 0.5 * (jnp.sum(self.mean**2) + trace - size) - self.factor.log_det
+        return jnp.where(self.sound, value, 0)
+
+
+class Mixture(Law):
+    """Several Gaussians, with the exact density of all of them together.
+
+    Attributes:
+        log_weights: `(c,)`, normalised.
+        components: a `GaussianLaw` with a leading axis of size c on every array.
+    """
+
+    log_weights: Float[Array, " c"]
+    components: GaussianLaw
+    promise: Float[Array, ""]
+
+    def __init__(self, log_weights: Float[Array, " c"], components: GaussianLaw):
+        """With a promise that is the sum of those of the components.
+
+        Args:
+            log_weights: need not be normalised.
+            components: with a leading axis on every array.
+        """
+        self.log_weights = jax.nn.log_softmax(log_weights)
+        self.components = components
+        self.promise = jax.nn.logsumexp(components.promise)
+
+    @property
+    def white_size(self) -> int:
+        return self.components.white_size + 1
+
+    def place(self, white: Float[Array, " w"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+        """The last of the numbers chooses the component."""
+        ends = jnp.cumsum(jnp.exp(self.log_weights))
+        position = jax.scipy.stats.norm.cdf(white[-1]) * ends[-1]
+        chosen = jnp.minimum(jnp.searchsorted(ends, position, side="right"), ends.size - 1)
+        one: GaussianLaw = jax.tree.map(lambda leaf: leaf[chosen], self.components)
+        z, _ = one.place(white[:-1])
+        return z, self.log_ratio(z)
+
+    def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
+        each = jax.vmap(lambda one: one.log_ratio(z))(self.components)
+        return jax.nn.logsumexp(self.log_weights + each)

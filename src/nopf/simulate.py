@@ -1,0 +1,108 @@
+"""simulate: states and observations drawn from a model."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.arguments import positive_integer
+from nopf.gaussian import Numbers, as_float_array, is_traced
+from nopf.model import StateSpaceModel
+from nopf.steps import Step
+
+
+class Trajectories(eqx.Module):
+    """Simulated truth and data; with a leading batch axis if one was asked for.
+
+    Attributes:
+        initial_state: `(d,)`, at time zero.
+        states: `(T, d)`, at the times of the observations.
+        observations: `(T, m)`.
+        steps: index, time, dt and control of each.
+    """
+
+    initial_state: Float[Array, "*batch d"]
+    states: Float[Array, "*batch t d"]
+    observations: Float[Array, "*batch t m"]
+    steps: Step
+
+
+def simulate(
+    model: StateSpaceModel,
+    horizon: int,
+    key: PRNGKeyArray,
+    *,
+    initial_state: Numbers | None = None,
+    times: Numbers | None = None,
+    controls: Numbers | None = None,
+    start: float | None = None,
+    batch: int | None = None,
+) -> Trajectories:
+    """Draws states and observations from the model.
+
+    Args:
+        model: the model.
+        horizon: number of steps T.
+        key: random key.
+        initial_state: `(d,)` state at time zero; drawn from the prior if left out.
+        times: `(T,)` increasing observation times; every `model.dt` if left out.
+        controls: `(T, u)` control inputs.
+        start: the time of the initial state, 0 if left out.
+        batch: how many independent trajectories; one, without a batch axis, if left out.
+    """
+    horizon = positive_integer(horizon, "horizon")
+    steps = model.steps(horizon, times, controls, start)
+    initial = None
+    if initial_state is not None:
+        initial = jnp.asarray(as_float_array(initial_state, "initial_state"), float)
+        if initial.shape != (model.space.size,):
+            raise ValueError(
+                f"initial_state: expected shape ({model.space.size},), got {initial.shape}"
+            )
+    if batch is None:
+        paths = simulate_steps(model, steps, key, initial)
+    else:
+        keys = jax.random.split(key, positive_integer(batch, "batch"))
+        paths = _simulate_batch(model, steps, keys, initial)
+    if not is_traced(paths):
+        for values, culprit in [
+            (paths.states, "states: look for the cause in prior, transition or process_noise"),
+            (paths.observations, "observations: look for the cause in the observation functions"),
+        ]:
+            bad = ~np.all(np.isfinite(np.asarray(values)), axis=-1)
+            if np.any(bad):
+                at = int(np.argwhere(bad)[0][-1])
+                raise FloatingPointError(f"NaN or infinite at step {at + 1} in simulated {culprit}")
+    return paths
+
+
+@eqx.filter_jit
+def simulate_steps(
+    model: StateSpaceModel, steps: Step, key: PRNGKeyArray, initial_state: Any = None
+) -> Trajectories:
+    """One trajectory at these steps, without checks; for use inside compiled functions."""
+    initial_key, key = jax.random.split(key)
+    if initial_state is None:
+        initial_state = model.sample_prior(initial_key)
+
+    def advance(x: Array, inputs: Any) -> Any:
+        key, step = inputs
+        state_key, observation_key = jax.random.split(key)
+        x = model.sample_transition(state_key, x, step)
+        return x, (x, model.sample_observation(observation_key, x, step))
+
+    initial_state = model.space.wrap(initial_state)
+    keys = jax.random.split(key, steps.index.shape[0])
+    _, (states, observations) = jax.lax.scan(advance, initial_state, (keys, steps))
+    return Trajectories(initial_state, states, observations, steps)
+
+
+@eqx.filter_jit
+def _simulate_batch(
+    model: StateSpaceModel, steps: Step, keys: Any, initial_state: Any
+) -> Trajectories:
+    paths = jax.vmap(lambda key: simulate_steps(model, steps, key, initial_state))(keys)
+    return eqx.tree_at(lambda p: p.steps, paths, steps)

@@ -1,0 +1,74 @@
+"""Each package imports only from those to its left, and eagerly."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nopf
+
+SOURCE = Path(nopf.__file__).parent
+# Left to right, as CONTRIBUTING.md has it.
+LEFT = ("space", "gaussian", "arguments", "robust", "steps", "noise", "likelihood", "functions")
+MIDDLE = ("model", "simulate", "linear", "resampling", "recipe", "files", "proposals", "filters")
+RIGHT = ("metrics", "training", "catalogue", "benchmarks", "recording", "report", "command")
+ORDER = [*LEFT, *MIDDLE, *RIGHT]
+# These need libraries that are optional, so they are imported when they are needed.
+OPTIONAL = ("report",)
+
+
+def room(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def arrows():
+    """(module, line, room it is in, room it imports from, whether that is inside a function)."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        if (file.name == "__init__.py" and file.parent == SOURCE) or "templates" in file.parts:
+            continue
+        tree = ast.parse(file.read_text())
+        eager = {id(node) for node in tree.body}
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nopf"):
+                parts = node.module.split(".")
+                names = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [a.name.split(".")[1] for a in node.names if a.name.startswith("nopf.")]
+            for name in names:
+                yield file.relative_to(SOURCE), node.lineno, room(file), name, id(node) not in eager
+
+
+def test_every_room_has_its_place():
+    rooms = {room(file) for file in SOURCE.rglob("*.py")} - {"__init__", "templates"}
+    assert rooms == set(ORDER)
+
+
+def test_no_arrow_points_to_the_right():
+    found = list(arrows())
+    assert len(found) > 200  # the test sees the arrows
+    wrong = [
+        f"{file}:{line} ({here} imports {there})"
+        for file, line, here, there, _ in found
+        if there in ORDER and ORDER.index(there) > ORDER.index(here)
+    ]
+    assert not wrong
+
+
+def test_nothing_is_imported_late():
+    late = [
+        f"{file}:{line} ({there})"
+        for file, line, _, there, lazy in arrows()
+        if lazy and there not in OPTIONAL
+    ]
+    assert not late
+
+
+def test_the_contributors_page_has_the_same_order():
+    page = SOURCE.parents[1] / "CONTRIBUTING.md"
+    if not page.exists():
+        pytest.skip("not in a source tree")
+    text = page.read_text()
+    start = text.index("space →")
+    written = text[start : text.index("\n\n", start)].replace("→", " ").split()
+    assert written == ORDER
