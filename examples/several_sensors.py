@@ -115,7 +115,7 @@ def merge(logs: dict[str, np.ndarray], wheels: np.ndarray) -> tuple[Any, Any, An
 
 def error(times: Any, controls: Any, ys: Any, truth: Any) -> float:
     """Root mean square of the position error, in metres."""
-    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), particles=1000)
+    flt = nopf.AuxiliaryFilter(model, nopf.LinearisedProposal(), particles=5000)
     posterior = flt.run(ys, key=jax.random.key(1), times=times, controls=controls)
     for warning in posterior.warnings():
         print(warning)

@@ -24,6 +24,28 @@ from jaxtyping import install_import_hook
 with install_import_hook("nopf", "beartype.beartype"):
     import nopf  # noqa: F401
 
+import gc
+from pathlib import Path
+
+import equinox as eqx
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 40_000  # Linux lets a process have 65 530 unless told otherwise
+
+
+@pytest.fixture(autouse=True)
+def few_compiled_functions():
+    """Forgets what was compiled before there is too much of it.
+
+    Every function that XLA compiles takes a few hundred memory maps; a process that has used up
+    what the system allows dies without a word.
+    """
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        eqx.clear_caches()
+        jax.clear_caches()
+        gc.collect()
