@@ -55,9 +55,10 @@ format: $(READY)
 test: lint types
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest
 
-# The slow tests alone; compiled as users do.
+# The slow tests alone, or those of the folders given: make test-slow SLOW=tests/filters
+SLOW ?= tests
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -m slow $(SLOW)
 
 test-all: lint types
 	$(BIN)/python -m pytest -m ''

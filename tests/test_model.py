@@ -197,15 +197,24 @@ def test_a_transition_may_take_its_noise_itself():
     np.testing.assert_allclose(
         model.skeleton(x, STEP), models.unicycle().skeleton(x, STEP), rtol=1e-6
     )
-    with pytest.raises(ValueError, match=r"calling transition\(x, step, noise\)"):
+    with pytest.raises(ValueError, match=r"with noise_size it is transition\(x, step, noise\)"):
         models.unicycle(process_noise=None, noise_size=2)
+    with pytest.raises(ValueError, match="say with noise_size= how many"):
+        models.unicycle(transition=heading_noise)
     with pytest.raises(ValueError, match="noise_size: expected at least 1"):
         models.unicycle(transition=heading_noise, process_noise=None, noise_size=0)
 
 
 @pytest.mark.parametrize(
     ("noise", "rank"),
-    [([0.3, 0.0], 1), ([[1.0, 2.0], [2.0, 4.0]], 1), ([0.0, 0.0], 1), (0.0, 1), ([0.3, 0.2], 2)],
+    [
+        ([0.3, 0.0], 1),
+        ([[1.0, 2.0], [2.0, 4.0]], 1),
+        ([0.0, 0.0], 1),
+        (0.0, 1),
+        ([0.3, 0.2], 2),
+        ([[1e-8, 0.0], [0.0, 1e4]], 2),
+    ],
 )
 def test_noise_of_lower_rank(noise, rank):
     model = models.linear(process_noise=noise)
@@ -261,6 +270,36 @@ def test_a_step_may_be_unpacked(reads):
         with pytest.raises(ValueError, match=r"reads step\.control, and no controls were given"):
             nopf.simulate(model, 3, jax.random.key(0))
     nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("transition", "reads"),
+    [
+        (lambda x, step: x + jnp.sin(step.control), True),
+        (lambda x, step: x + jax.jit(jnp.abs)(step.control), True),
+        (jax.jit(lambda x, step: 0.9 * x), False),
+    ],
+)
+def test_controls_that_go_into_functions_of_jax(transition, reads):
+    model = models.linear(transition=transition, control_names=("a", "b") if reads else ())
+    assert model.reads_control == reads
+    nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+
+
+def test_a_likelihood_may_read_controls():
+    class Scaled(nopf.Likelihood):
+        def log_prob(self, y, x, step):
+            return -jnp.sum((y - x[:1] * step.control[0]) ** 2)
+
+        def sample(self, key, x, step):
+            return [x[0] * step.control[0]]
+
+    given = (models.linear().prior, models.linear_transition, [0.6, 0.4])
+    with pytest.raises(ValueError, match="give observation_names"):
+        nopf.StateSpaceModel(*given, likelihood=Scaled())
+    model = nopf.StateSpaceModel(*given, likelihood=Scaled(), observation_names=("y",))
+    path = nopf.simulate(model, 3, jax.random.key(0), controls=np.ones((3, 1)))
+    assert path.observations.shape == (3, 1)
 
 
 BAD = {

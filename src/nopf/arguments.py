@@ -12,7 +12,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 def check_key(key: Any) -> PRNGKeyArray:
     """The key, if there is one."""
-    if key is None or isinstance(key, int | float):
+    kind = getattr(key, "dtype", None)
+    if kind is None or not (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == jnp.uint32):
         raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
     return key
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import expect_shape, positive_integer, shape_of, some_key, trial_shape
-from nopf.noise import Noise
+from nopf.noise import Noise, count_arguments
 from nopf.steps import Step
 
 
@@ -44,7 +44,9 @@ def check_functions(prior: Any, transition: Any, observation: Any) -> None:
             raise TypeError(f"{name}: expected a function (x, step) -> array, got {function!r}")
 
 
-def make_process_noise(value: Any, noise_size: Any, size: int) -> tuple[Noise | None, int]:
+def make_process_noise(
+    value: Any, noise_size: Any, size: int, transition: Any
+) -> tuple[Noise | None, int]:
     """The additive noise, if that is what it is; and how many standard normal numbers it takes."""
     if (value is None) == (noise_size is None):
         raise ValueError(
@@ -53,7 +55,17 @@ def make_process_noise(value: Any, noise_size: Any, size: int) -> tuple[Noise | 
             f"{'neither' if value is None else 'both'}"
         )
     if value is None:
+        if count_arguments(transition) == 2:
+            raise ValueError(
+                "transition: with noise_size it is transition(x, step, noise), but it takes two "
+                "arguments"
+            )
         return None, positive_integer(noise_size, "noise_size")
+    if count_arguments(transition) == 3:
+        raise ValueError(
+            "transition: takes three arguments, (x, step, noise); say with noise_size= how many "
+            "noise numbers it takes, instead of process_noise="
+        )
     noise = Noise(value, size, "process_noise", singular=True)
     return noise, noise.rank
 
@@ -81,11 +93,13 @@ def observation_width(observation: Any, sample: Any, size: int, step: Step) -> i
     return shape[0]
 
 
-def width_of(noise: Any) -> int:
+def width_of(noise: Any, names: Any) -> int:
     """The observation width, where the functions cannot be called before controls are known."""
+    if names is not None:
+        return len(names)
     if noise is None or callable(noise) or np.ndim(noise) == 0:
         raise ValueError(
-            "observation_noise: the observation reads step.control, so its width is not known "
-            "from a trial call; give observation_noise as a vector or a matrix"
+            "observation_names: the observation reads step.control, so its width is not known "
+            "from a trial call; give observation_names, or observation_noise as a vector or matrix"
         )
     return np.shape(noise)[0]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 Numbers: TypeAlias = Any  # whatever numpy.asarray makes a float array of; checked by hand
 
 LOG_2PI = float(np.log(2 * np.pi))
-NO_NOISE = 1e-6  # of the largest variance: what is below is rounding
+NO_NOISE = 1e-6  # of a correlation matrix: an eigenvalue or pivot below is rounding
 
 
 def is_traced(value: Any) -> bool:
@@ -73,16 +73,18 @@ def scale_factor(value: Any, size: int, name: str, singular: bool = False) -> An
         return array
     if not np.allclose(host, host.T, rtol=1e-6, atol=1e-12):
         raise ValueError(f"{name}: expected a symmetric covariance matrix, got {host.tolist()}")
-    try:
+    # Of the correlations: a state in millimetres beside one in kilometres is not without noise.
+    scale = np.sqrt(np.maximum(np.diag(host), 0))
+    scale = np.where(scale > 0, scale, 1)
+    values, vectors = np.linalg.eigh(host / np.outer(scale, scale))
+    if values[0] > (NO_NOISE if singular else 0):
         return np.linalg.cholesky(host)
-    except np.linalg.LinAlgError as error:
-        values, vectors = np.linalg.eigh(host)
-        if singular and values[0] >= -NO_NOISE * max(values[-1], 0.0):
-            return vectors * np.sqrt(np.where(values > NO_NOISE * values[-1], values, 0))
-        raise ValueError(
-            f"{name}: expected a positive {'semidefinite' if singular else 'definite'} covariance "
-            f"matrix, its smallest eigenvalue is {values[0]:.3g}"
-        ) from error
+    if singular and values[0] >= -NO_NOISE:
+        return scale[:, None] * vectors * np.sqrt(np.where(values > NO_NOISE, values, 0))
+    raise ValueError(
+        f"{name}: expected a positive {'semidefinite' if singular else 'definite'} covariance "
+        f"matrix, its smallest eigenvalue is {np.linalg.eigvalsh(host)[0]:.3g}"
+    )
 
 
 def _semidefinite_cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -129,6 +131,8 @@ class Gaussian(eqx.Module):
 
     def without_silent_directions(self) -> "Gaussian":
         """The same, of fewer numbers where some make no noise; one number at least."""
+        if is_traced(self.factor):
+            return self
         factor = np.asarray(self.factor)
         loud = (factor if factor.ndim == 1 else np.abs(factor).sum(0)) > 0
         if loud.all():

@@ -113,7 +113,7 @@ class Likelihood(eqx.Module):
             white: standard normal numbers that Gaussian noise can be made of without drawing more.
         """
         keys = jax.random.split(key, states.shape[0])
-        return jax.vmap(self.sample, in_axes=(0, 0, None))(keys, states, step)
+        return jax.vmap(lambda k, x: as_array(self.sample(k, x, step)))(keys, states)
 
     def check(self, size: int, width: int, step: Step) -> None:
         """Calls the user's functions once, on shapes only, and says which one does not fit."""
@@ -273,7 +273,8 @@ def innovation(
     """y minus the predicted observation, wrapped; zero where y is missing."""
     observed = ~jnp.isnan(y)
     # Both places: a NaN that is masked only afterwards would still poison gradients.
-    difference = space.difference(jnp.where(observed, y, 0), likelihood.predict(x, step))
+    predicted = as_array(likelihood.predict(x, step))
+    difference = space.difference(jnp.where(observed, y, 0), predicted)
     return jnp.where(observed, difference, 0)
 
 

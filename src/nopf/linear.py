@@ -55,10 +55,11 @@ def why_not_linear(model: StateSpaceModel, name: str, steps: Step | None = None)
         steps = jax.tree.map(
             lambda *leaves: jnp.stack(leaves), *(model.nominal_step(index) for index in (1, 2, 10))
         )
-    bent = np.asarray(_is_bent(model, name == "transition", steps))
-    if not bent.any():
+    bent = _is_bent(model, name == "transition", steps)
+    if is_traced(bent) or not np.asarray(bent).any():
         return None
-    return f"the {name} is not linear in the state (at step {int(steps.index[np.argmax(bent)])})"
+    first = int(steps.index[np.argmax(np.asarray(bent))])
+    return f"the {name} is not linear in the state (at step {first})"
 
 
 @eqx.filter_jit

@@ -44,6 +44,8 @@ from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step, make_steps, regular_step
 
+LIKELY_CONTROLS = 6  # for a trial call, where nobody says how many there are
+
 
 class StateSpaceModel(eqx.Module):
     """A state-space model: x_t = transition(x_{t−1}) + noise, y_t = observation(x_t) + noise.
@@ -124,18 +126,20 @@ class StateSpaceModel(eqx.Module):
         if self.dt <= 0:
             raise ValueError(f"dt: expected a positive number, got {dt!r}")
         self.prior, self.transition = prior, transition
-        self.process_noise, self.noise_size = make_process_noise(process_noise, noise_size, size)
+        self.process_noise, self.noise_size = make_process_noise(
+            process_noise, noise_size, size, transition
+        )
 
         # The width of an observation is known from a trial call, if that needs no controls.
         self.reads_control = False
+        self.control_names = check_names(control_names, len(control_names), "control_names", "u")
         sample = observation_sample if likelihood is None else likelihood.sample
         width = self._trial(lambda step: observation_width(observation, sample, size, step))
         if width is None:
-            width = width_of(observation_noise)
+            width = width_of(observation_noise, observation_names)
         self.observation_names = check_names(observation_names, width, "observation_names", "y")
         angles = check_angles("observation_angles", observation_angles, self.observation_names)
         self.observation_space = Space(width, angles)
-        self.control_names = check_names(control_names, len(control_names), "control_names", "u")
         if likelihood is None:
             likelihood = make_likelihood(*given, self.observation_space)
         self.likelihood = likelihood
@@ -188,6 +192,8 @@ class StateSpaceModel(eqx.Module):
         self, new: Float[Array, " d"], x: Float[Array, " d"], step: Step
     ) -> Float[Array, ""]:
         """log p(new | x), where there is a density (see `why_no_density`)."""
+        if self.process_noise is None or self.noise_size < self.space.size:
+            raise TypeError(f"model: the transition has no density: {self.why_no_density()}")
         residual = self.space.difference(new, self.skeleton(x, step))
         return self.process_noise_at(step, x).log_prob(residual)
 
@@ -203,7 +209,7 @@ class StateSpaceModel(eqx.Module):
 
     def predict_observation(self, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
         """The noise-free observation."""
-        return self.likelihood.predict(x, step)
+        return as_array(self.likelihood.predict(x, step))
 
     def observation_noise_at(self, step: Step) -> Gaussian:
         """The zero-mean observation noise of this step, where it is additive."""
@@ -212,7 +218,7 @@ class StateSpaceModel(eqx.Module):
     def sample_observation(
         self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step
     ) -> Float[Array, " m"]:
-        return self.observation_space.wrap(self.likelihood.sample(key, x, step))
+        return self.observation_space.wrap(as_array(self.likelihood.sample(key, x, step)))
 
     def innovation(
         self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
@@ -227,7 +233,7 @@ class StateSpaceModel(eqx.Module):
         if self.likelihood.additive:
             return self.likelihood.log_prob(y, x, step)
         some = jnp.any(~jnp.isnan(y))
-        value = self.likelihood.log_prob(jnp.where(some, y, 0), x, step)
+        value = as_array(self.likelihood.log_prob(jnp.where(some, y, 0), x, step))
         return jnp.where(some, value, 0)
 
     # Steps and checks ---------------------------------------------------------------------------
@@ -296,6 +302,8 @@ class StateSpaceModel(eqx.Module):
         else:
             x = self.sample_prior(jax.random.key(0))
             here = self.process_noise_at(self.nominal_step(), x)
+            if is_traced(here.diagonal):
+                return None
             singular = not np.all(np.asarray(here.diagonal) > 0)
         return "some of its states have no noise of their own" if singular else None
 
@@ -306,6 +314,15 @@ class StateSpaceModel(eqx.Module):
         except ControlIsRead:
             self.reads_control = True
             return None
+        except ValueError:
+            pass  # JAX's own functions cannot take the stand-in: does it do without, or with some?
+        try:
+            return function(self.nominal_step())
+        except ValueError:
+            pass
+        function(self.nominal_step(control=shape_of(len(self.control_names) or LIKELY_CONTROLS)))
+        self.reads_control = True
+        return None
 
 
 def check_model(model: StateSpaceModel) -> StateSpaceModel:

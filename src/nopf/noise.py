@@ -56,7 +56,7 @@ class Noise(eqx.Module):
         self.reads_state = False
         if callable(value):
             self.function = value
-            self.reads_state = singular and _count_arguments(value) >= 2
+            self.reads_state = singular and _reads_state(value)
         else:
             constant = Gaussian(np.zeros(size), value, name=name, singular=singular)
             self.constant = constant.without_silent_directions() if singular else constant
@@ -96,11 +96,22 @@ class Noise(eqx.Module):
             )
 
 
-def _count_arguments(function: Any) -> int:
-    """How many arguments a function cannot do without."""
+def count_arguments(function: Any) -> int:
+    """How many arguments a function cannot do without; 0 if that cannot be seen."""
+    required = [p for p in _positional(function) if p.default is p.empty]
+    return len(required)
+
+
+def _positional(function: Any) -> list[inspect.Parameter]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 1
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in parameters if p.kind in kinds]
+
+
+def _reads_state(function: Any) -> bool:
+    """By how many arguments it takes, or by what the first is called."""
+    names = [p.name for p in _positional(function)]
+    return count_arguments(function) >= 2 or names[:1] == ["x"]

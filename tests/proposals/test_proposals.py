@@ -226,7 +226,7 @@ def custom_likelihood():
         (
             lambda: models.linear(observation=lambda x, step: x**2),
             nopf.OptimalProposal(),
-            r"not linear in the state.*LinearisedProposal or UnscentedProposal",
+            r"not linear in the state.*LinearisedProposal",
         ),
         (
             lambda: models.unicycle(observation=lambda x, step: x[1:], observation_angles=()),

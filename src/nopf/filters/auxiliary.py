@@ -51,7 +51,7 @@ class AuxiliaryFilter(ParticleEngine):
     proposal: Proposal
     particles: int = eqx.field(static=True)
     resampling: Resampling = eqx.field(static=True)
-    defensive: float = eqx.field(static=True)
+    defensive: float | None = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
     health: bool = eqx.field(static=True)
 
@@ -70,10 +70,7 @@ class AuxiliaryFilter(ParticleEngine):
         self.proposal = check_proposal(proposal, model)
         self.particles = positive_integer(particles, "particles")
         self.resampling = check_resampling(resampling)
-        if defensive is None:
-            blind = isinstance(self.proposal, TransitionProposal | WeighsItself)
-            defensive = BLIND_SHARE if blind else FITTED_SHARE
-        self.defensive = share_of_one(defensive, "defensive")
+        self.defensive = None if defensive is None else share_of_one(defensive, "defensive")
         self.quantiles = check_quantiles(quantiles)
         self.health = bool(health)
 
@@ -100,4 +97,7 @@ class AuxiliaryFilter(ParticleEngine):
         total = jax.nn.logsumexp(log_weights + promise)
         # Where no ancestor promises anything, all are as good as before.
         odds = jnp.where(total == -jnp.inf, 0, promise - total)
-        return defend(odds, self.defensive)
+        if self.defensive is not None:
+            return defend(odds, self.defensive)
+        blind = isinstance(self.proposal, TransitionProposal | WeighsItself)
+        return defend(odds, BLIND_SHARE if blind else FITTED_SHARE)

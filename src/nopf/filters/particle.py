@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import check_key, positive_integer, share_of_one
+from nopf.arguments import check_key, positive_integer, shape_of, share_of_one
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -107,16 +107,16 @@ class ParticleEngine(Filter[Particles]):
         top = jnp.max(updated)
         collapsed = top == -jnp.inf
 
-        def blind() -> Array:
+        def blind() -> tuple[Array, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
             white = _white(draw_key, self.particles, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
-            return move(ancestors.states, white, step)
+            return move(ancestors.states, white, step), ancestors.memory
 
-        states = jax.lax.cond(collapsed, blind, lambda: moved.state)
+        states, memory = jax.lax.cond(collapsed, blind, lambda: (moved.state, moved.memory))
         relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
         total = jax.nn.logsumexp(relative)
-        after = Particles(key, states, relative - total, moved.memory)
+        after = Particles(key, states, relative - total, memory)
         info = Info.of_particles(
             self.model.space,
             states,
@@ -280,9 +280,10 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
     if proposal is None:
         proposal = TransitionProposal()
     if not isinstance(proposal, Proposal):
-        raise TypeError(f"proposal: expected a nopf.Proposal, got {proposal!r}")
+        raise TypeError(f"proposal: expected a nopf.Proposal, got {type(proposal).__name__}")
     proposal.check(model)
     proposal = proposal.settled(model)
+    share_of_one(proposal.share, "proposal: share")
     if model.reads_control:
         return proposal
     name = type(proposal).__name__
@@ -292,6 +293,8 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
         lambda leaf: jnp.stack([leaf] * n), _as_arrays(proposal.initial_memory(model))
     )
     ancestors = Ancestors(jnp.zeros((n, d)), jnp.zeros(n), memory)
+    if said == "law":
+        _check_law(proposal, model)
     move = eqx.filter_eval_shape(
         move_all,
         proposal,
@@ -301,7 +304,7 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
         jnp.zeros(model.observation_space.size),
         model.nominal_step(),
     )
-    if not isinstance(move, Move):
+    if not isinstance(move, Move):  # what `propose` gave
         raise TypeError(f"proposal: expected {name}.{said} to return a nopf.Move, got {move!r}")
     for part, shape in [("state", (d,)), ("log_weight", ())]:
         got = jnp.shape(getattr(move, part))[1:]
@@ -318,6 +321,36 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
             f"{kept}, got {carried}"
         )
     return proposal
+
+
+def _check_law(proposal: Proposal, model: StateSpaceModel) -> None:
+    """Refuses a law that is none, or not of the model's noise."""
+    memory = _as_arrays(proposal.initial_memory(model))
+    x, y = jnp.zeros(model.space.size), jnp.zeros(model.observation_space.size)
+    name = type(proposal).__name__
+    try:
+        law, _ = eqx.filter_eval_shape(proposal.fit, model, x, y, model.nominal_step(), memory)
+    except Exception as error:
+        raise ValueError(
+            f"proposal: calling {name}.law(model, ancestor, y, step) for one particle raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(law, Law):
+        raise TypeError(
+            f"proposal: expected {name}.law to return a nopf.Law, for example nopf.GaussianLaw, "
+            f"got {type(law).__name__}"
+        )
+    z, log_ratio = eqx.filter_eval_shape(lambda law, w: law.place(w), law, shape_of(law.white_size))
+    for part, found, shape in [
+        ("noise z", z.shape, (model.noise_size,)),
+        ("log-ratio", log_ratio.shape, ()),
+        ("promise", law.promise.shape, ()),
+    ]:
+        if found != shape:
+            raise ValueError(
+                f"proposal: expected the law of {name} to have a {part} of shape {shape}, "
+                f"got {found}"
+            )
 
 
 def _as_arrays(memory: Any) -> Any:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import positive_integer
+from nopf.arguments import check_key, positive_integer
 from nopf.filters.particle import ParticleFilter, fitted, move_all
 from nopf.gaussian import Numbers
-from nopf.model import StateSpaceModel
+from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import NeuralProposal, Proposal
 from nopf.resampling import effective_sample_size
 from nopf.simulate import simulate_steps
@@ -70,6 +70,9 @@ def quality(
         times, controls, start: as in `simulate`.
         trajectories: how many to simulate.
     """
+    check_model(model)
+    if not isinstance(proposal, Proposal):
+        raise TypeError(f"proposal: expected a nopf.Proposal, got {type(proposal).__name__}")
     if horizon is None:
         if not isinstance(proposal, NeuralProposal):
             raise TypeError("horizon: needed, for a proposal that was not trained")
@@ -77,7 +80,7 @@ def quality(
     else:
         steps = model.steps(positive_integer(horizon, "horizon"), times, controls, start)
     flt = ParticleFilter(model, proposal, PARTICLES, quantiles=(), health=False)
-    keys = jax.random.split(key, positive_integer(trajectories, "trajectories"))
+    keys = jax.random.split(check_key(key), positive_integer(trajectories, "trajectories"))
     ess, limit, gap = (np.asarray(values) for values in _measure(flt, steps, keys))
     return Quality(ess.mean(0), gap.mean(0), ess.mean(0) / limit.mean(0))
 

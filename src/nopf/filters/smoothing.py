@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
 from nopf.filters.posterior import Posterior
+from nopf.gaussian import is_traced
 from nopf.linear import linear_motion
 from nopf.model import StateSpaceModel
 from nopf.resampling import indices_at
@@ -150,10 +151,11 @@ def _step_back(
 
     def log_density(following: Array, predicted: Array, x: Array) -> Array:
         noise = model.process_noise_at(step, x)
-        white = noise.whiten(model.space.difference(following, predicted))
+        apart = model.space.difference(following, predicted)
         # Without any noise (two observations at one time) nothing moves: 0/0 is no distance.
-        white = jnp.nan_to_num(white, nan=0.0, posinf=jnp.inf, neginf=-jnp.inf)
-        scale = jnp.where(noise.diagonal > 0, noise.diagonal, 1)
+        moves = noise.diagonal > 0
+        white = jnp.where(moves, noise.whiten(apart), jnp.where(apart == 0, 0, jnp.inf))
+        scale = jnp.where(moves, noise.diagonal, 1)
         return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(scale))
 
     def one(inputs: Any) -> Array:
@@ -185,6 +187,7 @@ def draw_backwards(
         )
     if posterior.particles is None or posterior.log_weights is None:
         raise ValueError('smooth: the particles are needed; run the filter with keep="particles"')
+    _check_noise(model, posterior)
     count, key = positive_integer(trajectories, "trajectories"), check_key(key)
     history = History(model, posterior.particles, posterior.log_weights, posterior.steps)
     if lag is None:
@@ -193,6 +196,25 @@ def draw_backwards(
         drawn = fixed_lag(history, key, count, positive_integer(lag, "lag"))
     mean, cov, quantiles = summaries(model.space, drawn, posterior.quantile_levels)
     return smoothed_like(posterior, mean, cov, quantiles, drawn if lag is None else None)
+
+
+def _check_noise(model: StateSpaceModel, posterior: Posterior) -> None:
+    """Refuses a series in which some states, but not all, are without noise at a step."""
+    assert posterior.particles is not None
+    scales = jax.vmap(lambda x, step: model.process_noise_at(step, x).diagonal)(
+        posterior.particles[:-1, 0],
+        jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], posterior.steps),
+    )
+    if is_traced(scales):
+        return
+    silent = np.asarray(scales) == 0
+    mixed = silent.any(axis=1) & ~silent.all(axis=1)
+    if mixed.any():
+        index = int(np.asarray(posterior.steps.index)[1:][np.argmax(mixed)])
+        raise ValueError(
+            f"smooth: at step {index} some states have no noise of their own, so the transition "
+            "has no density there; give such states a little noise"
+        )
 
 
 def smoothed_like(

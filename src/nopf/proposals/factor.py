@@ -73,6 +73,8 @@ class Dense(Factor):
     log_det: Float[Array, ""]
 
     def __init__(self, matrix: Float[Array, "k k"]):
+        """What is above the diagonal does not count."""
+        matrix = jnp.tril(matrix)
         self.matrix = matrix
         self.log_det = jnp.sum(jnp.log(jnp.diagonal(matrix)))
 

@@ -10,9 +10,10 @@ all the same, so that weights stay bounded wherever those of the bootstrap filte
     q(z) = (1 − a) law(z) + a φ(z)
 
 The weight makes up for having drawn z from q and not from φ. No density of the transition is
-needed: that of x = move(ancestor, z) would have the same Jacobian above and below.
+needed: z is what is drawn and weighed, whatever move makes of it. Where x and z belong together one
+to one, this is the paper's p(y | x) p(x | ancestor) / q(x | ancestor, y).
 
-    w = p(y | x) p(x | ancestor) / q(x | ancestor, y) = p(y | x) φ(z) / q(z)
+    w = p(y | x) φ(z) / q(z)
 
 Its mean is p(y | ancestor), so by Jensen's inequality E[log w] ≤ log p(y | ancestor), with equality
 if q is p(z | ancestor, y). Training maximises it for the law alone (a = 0):
@@ -45,7 +46,8 @@ def draw(
     Args:
         laws: one a particle.
         white: standard normal numbers, `white_size` a particle.
-        share: a, the share of the particles that is drawn from φ.
+        share: a, the share of the particles drawn from φ: one at least, unless it is zero or
+            there is only one particle.
         place: a uniform number: where the first of them is.
     """
     n = white.shape[0]

@@ -6,6 +6,7 @@ and all that is asked of it is how to draw from it, and how its density compares
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import jax.scipy.stats
 from jaxtyping import Array, Bool, Float
 
+from nopf.arguments import as_array
 from nopf.proposals.factor import Dense, Diagonal, Factor
 
 
@@ -80,8 +82,8 @@ class GaussianLaw(Law):
 
     def __init__(
         self,
-        mean: Float[Array, " k"],
-        factor: Factor | Array,
+        mean: Any,
+        factor: Any,
         log_likelihood: Callable[[Float[Array, " k"]], Float[Array, ""]],
         informed: Bool[Array, ""] | bool = True,
     ):
@@ -93,8 +95,17 @@ class GaussianLaw(Law):
             log_likelihood: log p(y | move(z)) as a function of z.
             informed: whether there is anything to go by.
         """
+        mean = as_array(mean)
         if not isinstance(factor, Factor):
-            factor = Diagonal(factor) if jnp.ndim(factor) == 1 else Dense(factor)
+            factor = as_array(factor)
+            if factor.ndim == 0:
+                factor = jnp.broadcast_to(factor, mean.shape)
+            if factor.shape not in (mean.shape, mean.shape * 2):
+                raise ValueError(
+                    f"factor: expected {mean.size} standard deviations or a matrix of shape "
+                    f"{mean.shape * 2}, got shape {factor.shape}"
+                )
+            factor = Diagonal(factor) if factor.ndim == 1 else Dense(factor)
         self.mean, self.factor, self.informed = mean, factor, jnp.asarray(informed)
         centre = jnp.where(self.sound, mean, 0)
         log_det = jnp.where(self.sound, factor.log_det, 0)
@@ -107,12 +118,12 @@ class GaussianLaw(Law):
     @property
     def sound(self) -> Bool[Array, ""]:
         """Whether the law does not give way."""
-        return jnp.isfinite(jnp.sum(self.mean) + self.factor.log_det) & self.informed
+        return jnp.isfinite(jnp.sum(self.mean**2) + self.factor.log_det) & self.informed
 
     def place(self, white: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
         z = self.mean + self.factor.colour(white)
         ratio = self._ratio(z, white)
-        sound = jnp.isfinite(ratio) & self.informed  # the same, without a sum over the mean
+        sound = jnp.isfinite(ratio) & self.informed  # as in `sound`, by what is there already
         return jnp.where(sound, z, white), jnp.where(sound, ratio, 0)
 
     def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
@@ -150,7 +161,9 @@ class Mixture(Law):
             log_weights: need not be normalised.
             components: with a leading axis on every array.
         """
-        self.log_weights = jax.nn.log_softmax(log_weights)
+        # Where no component has a weight, all have the same.
+        some = jnp.isfinite(jnp.max(log_weights))
+        self.log_weights = jax.nn.log_softmax(jnp.where(some, log_weights, 0))
         self.components = components
         self.promise = jax.nn.logsumexp(components.promise)
 

@@ -1,5 +1,6 @@
 """LinearisedProposal: a Gauss–Newton fit to p(z | ancestor, y), particle by particle."""
 
+import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
@@ -65,7 +66,7 @@ class LinearisedProposal(Proposal):
         if self.defensive is not None:
             return self
         several = model.likelihood.why_not_gaussian is not None or _may_wind(model)
-        return LinearisedProposal(self.iterations, SEVERAL_MODES if several else SHARE)
+        return dataclasses.replace(self, defensive=SEVERAL_MODES if several else SHARE)
 
     def law(
         self,
@@ -92,7 +93,8 @@ def _may_wind(model: StateSpaceModel) -> bool:
     states = jax.vmap(lambda z: model.move(x, z, step))(whites)
     apart = model.space.difference(states, model.skeleton(x, step)[None])
     spread = jnp.sqrt(jnp.mean(apart[:, np.asarray(angles)] ** 2, axis=0))
-    return bool(jnp.any(spread > WINDING))
+    # A function that closes over what is being traced shows only here that nothing can be seen.
+    return is_traced(spread) or bool(jnp.any(spread > WINDING))
 
 
 def gauss_newton(
@@ -146,7 +148,8 @@ def tangent_fit(
         [dot(a, c) + (1.0 if i == j else 0.0) for j, c in enumerate(vectors[: i + 1])]
         for i, a in enumerate(vectors)
     ]
-    factor = jax.lax.optimization_barrier(cholesky(gram))
+    # No pivot of I + JᵀJ is below one; rounding may say otherwise.
+    factor = jax.lax.optimization_barrier(cholesky(gram, smallest_pivot=1.0))
     at_zero = value - z @ jacobian  # b
     found: Factor
     if small:

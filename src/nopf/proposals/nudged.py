@@ -50,5 +50,6 @@ class NudgedProposal(Proposal):
         gradient = jax.grad(model.log_likelihood, argnums=1)(y, state, step)
         gradient = jax.lax.optimization_barrier(gradient)
         chosen = jax.random.bernoulli(choice_key, self.particles**-0.5)
-        state = model.space.wrap(state + jnp.where(chosen, self.eta, 0) * gradient)
+        push = jnp.where(chosen & jnp.isfinite(gradient), self.eta * gradient, 0)
+        state = model.space.wrap(state + push)
         return Move(state, model.log_likelihood(y, state, step), memory)

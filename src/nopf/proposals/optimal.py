@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nopf.gaussian import is_traced
 from nopf.linear import linearise, why_not_linear
 from nopf.model import StateSpaceModel
 from nopf.proposals.factor import Dense
@@ -25,15 +26,15 @@ class OptimalProposal(Proposal):
         reason = (
             model.likelihood.why_not_gaussian
             or ("the observation has angles" if model.observation_space.angles else None)
-            or model.why_no_density()
+            or ("the transition takes its noise itself" if model.process_noise is None else None)
             or why_not_linear(model, "observation")
             or ("the observation reads an angle" if _reads_angle(model) else None)
         )
         if reason is not None:
             raise ValueError(
                 "proposal: OptimalProposal needs a linear observation with Gaussian noise, and "
-                f"additive process noise, but {reason}; use LinearisedProposal or "
-                "UnscentedProposal (Gaussian noise), or InnerSamplingProposal (any likelihood)"
+                f"additive process noise, but {reason}; use LinearisedProposal (additive "
+                "observation noise) or InnerSamplingProposal (any likelihood)"
             )
 
     def law(
@@ -68,4 +69,6 @@ def _reads_angle(model: StateSpaceModel) -> bool:
         return False
     draw = model.sample_prior(jax.random.key(0))
     _, matrix = linearise(lambda x: model.predict_observation(x, model.nominal_step()), draw)
+    if is_traced(matrix):
+        return False
     return bool(np.any(np.asarray(matrix)[:, list(model.space.angles)]))

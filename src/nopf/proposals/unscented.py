@@ -101,14 +101,18 @@ class UnscentedProposal(Proposal):
         gain = jnp.stack(solve_upper(factor, solve_lower(factor, list(cross.T))), axis=1)
         innovation = jnp.where(observed, -both(ancestor, zero)[1] - shift_y, 0)
         mean = shift_x + gain @ innovation
-        root = _root(cov - gain @ spread @ gain.T)
+        cov = cov - gain @ spread @ gain.T
+        # What is no number must not be carried on for good.
+        root = _root(jnp.where(jnp.all(jnp.isfinite(cov)), cov, process.covariance))
         # The same law of the noise: x − forecast is the noise's factor times z.
         inner = jax.vmap(process.whiten, in_axes=1, out_axes=1)(root)
         motion = model.motion(ancestor, step)
-        law = GaussianLaw(
-            process.whiten(mean), Dense(inner), lambda z: model.log_likelihood(y, motion(z), step)
-        )
-        return law, root @ root.T
+
+        def log_likelihood(z: Float[Array, " d"]) -> Float[Array, ""]:
+            return model.log_likelihood(y, motion(z), step)
+
+        mean = process.whiten(mean)
+        return GaussianLaw(mean, Dense(inner), log_likelihood, jnp.any(observed)), root @ root.T
 
     def _noise(self, model: StateSpaceModel, step: Step | None) -> Gaussian:
         if self.observation_noise is None:

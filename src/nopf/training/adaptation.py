@@ -49,6 +49,8 @@ def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) 
         key: random key.
         steps: gradient steps; rounded up to a multiple of 50.
     """
+    if not isinstance(flt, ParticleEngine):
+        raise TypeError(f"flt: expected a filter with a proposal, got {type(flt).__name__}")
     if not isinstance(flt.proposal, NeuralProposal):
         raise TypeError(
             f"adapt: only a learned proposal can learn, this filter has {flt.proposal!r}"
@@ -87,7 +89,7 @@ def _descend(
         )
         value, ess = judge(network)
         history.append([float(done + ROUND), float(loss), value, ess])
-        if value < best_loss:
+        if np.isfinite([value, ess]).all() and value < best_loss:
             best, best_loss = network, value
     return eqx.tree_at(lambda p: (p.network, p.history), proposal, (best, np.asarray(history)))
 

@@ -84,7 +84,9 @@ def batch_loss(
     def one(whites: Float[Array, "s k"], one_tuple: Tuples) -> Any:
         law, moments = proposal.law_and_moments(model, *one_tuple, AXIS)
         found = expect(model, law, *one_tuple, whites, recipe.closed_form)
-        return jnp.where(law.sound, found.loss, 0), jax.lax.pmean(found.lost, AXIS), moments
+        # A law that gives way since its numbers are none has no loss, and that shall be seen.
+        loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
+        return jnp.where(law.informed, loss, 0), jax.lax.pmean(found.lost, AXIS), moments
 
     values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(whites, tuples)
     return jnp.mean(values), (moments, bad)
@@ -101,7 +103,9 @@ def score(
         law = proposal.law(model, *one_tuple)
         found = expect(model, law, *one_tuple, whites)
         share = effective_sample_size(found.log_weights) / draws
-        return Scores(jnp.where(law.sound, found.loss, 0), jnp.where(law.sound, share, jnp.nan))
+        loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
+        told = law.informed
+        return Scores(jnp.where(told, loss, 0), jnp.where(told & law.sound, share, jnp.nan))
 
     return jax.vmap(one)(keys, tuples)
 
