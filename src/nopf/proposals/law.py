@@ -72,12 +72,12 @@ class GaussianLaw(Law):
         mean: `(k,)`.
         factor: F.
         informed: whether there is anything to go by. A law that has nothing, or numbers that are
-            not finite, gives way to the standard normal.
+            not finite, gives way to the standard normal. None if it never does.
     """
 
     mean: Float[Array, " k"]
     factor: Factor
-    informed: Bool[Array, ""]
+    informed: Bool[Array, ""] | None
     promise: Float[Array, ""]
 
     def __init__(
@@ -85,7 +85,7 @@ class GaussianLaw(Law):
         mean: Any,
         factor: Any,
         log_likelihood: Callable[[Float[Array, " k"]], Float[Array, ""]],
-        informed: Bool[Array, ""] | bool = True,
+        informed: Bool[Array, ""] | bool | None = True,
     ):
         """With the promise by Laplace's formula: p(y | ancestor) ≈ p(y | mean) φ(mean) / q(mean).
 
@@ -93,7 +93,8 @@ class GaussianLaw(Law):
             mean: the mean.
             factor: F: `(k,)` standard deviations, a lower triangular matrix, or a `Factor`.
             log_likelihood: log p(y | move(z)) as a function of z.
-            informed: whether there is anything to go by.
+            informed: whether there is anything to go by; None for a law that is known to be sound,
+                which saves the time to look.
         """
         mean = as_array(mean)
         if not isinstance(factor, Factor):
@@ -106,7 +107,8 @@ class GaussianLaw(Law):
                     f"{mean.shape * 2}, got shape {factor.shape}"
                 )
             factor = Diagonal(factor) if factor.ndim == 1 else Dense(factor)
-        self.mean, self.factor, self.informed = mean, factor, jnp.asarray(informed)
+        self.mean, self.factor = mean, factor
+        self.informed = None if informed is None else jnp.asarray(informed)
         centre = jnp.where(self.sound, mean, 0)
         log_det = jnp.where(self.sound, factor.log_det, 0)
         self.promise = log_likelihood(centre) - 0.5 * jnp.sum(centre**2) + log_det
@@ -118,11 +120,15 @@ class GaussianLaw(Law):
     @property
     def sound(self) -> Bool[Array, ""]:
         """Whether the law does not give way."""
+        if self.informed is None:
+            return jnp.ones((), bool)
         return jnp.isfinite(jnp.sum(self.mean**2) + self.factor.log_det) & self.informed
 
     def place(self, white: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
         z = self.mean + self.factor.colour(white)
         ratio = self._ratio(z, white)
+        if self.informed is None:
+            return z, ratio
         sound = jnp.isfinite(ratio) & self.informed  # as in `sound`, by what is there already
         return jnp.where(sound, z, white), jnp.where(sound, ratio, 0)
 

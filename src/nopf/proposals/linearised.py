@@ -77,7 +77,8 @@ class LinearisedProposal(Proposal):
     ) -> GaussianLaw:
         mean, factor = gauss_newton(model, ancestor, y, step, self.iterations)
         motion = model.motion(ancestor, step)
-        return GaussianLaw(mean, factor, lambda z: model.log_likelihood(y, motion(z), step))
+        # The fit leaves out what is not finite, so that the law is sound by construction.
+        return GaussianLaw(mean, factor, lambda z: model.log_likelihood(y, motion(z), step), None)
 
 
 def _may_wind(model: StateSpaceModel) -> bool:
@@ -150,13 +151,14 @@ def tangent_fit(
     ]
     # No pivot of I + JᵀJ is below one; rounding may say otherwise.
     factor = jax.lax.optimization_barrier(cholesky(gram, smallest_pivot=1.0))
-    at_zero = value - z @ jacobian  # b
     found: Factor
     if small:
-        right = [dot(vector, as_vector(at_zero)) for vector in vectors]
+        at_zero = list(value - z @ jacobian)  # b
+        right = [dot(column, at_zero) for column in vectors]
         mean = jnp.stack(solve_upper(factor, solve_lower(factor, right)))
         found = OfPrecision(factor)
     else:
-        inner = solve_upper(factor, solve_lower(factor, list(at_zero)))
+        at_zero = [v - dot(row, as_vector(z)) for v, row in zip(value, vectors, strict=True)]
+        inner = solve_upper(factor, solve_lower(factor, at_zero))
         mean, found = combine(vectors, inner), OfFewRows(vectors, factor)
     return jax.lax.optimization_barrier(-mean), found

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.model import StateSpaceModel
 from nopf.proposals.importance import expect
+from nopf.proposals.law import GaussianLaw
 from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe
 from nopf.resampling import effective_sample_size
@@ -86,7 +87,7 @@ def batch_loss(
         found = expect(model, law, *one_tuple, whites, recipe.closed_form)
         # A law that gives way since its numbers are none has no loss, and that shall be seen.
         loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
-        return jnp.where(law.informed, loss, 0), jax.lax.pmean(found.lost, AXIS), moments
+        return jnp.where(_told(law), loss, 0), jax.lax.pmean(found.lost, AXIS), moments
 
     values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(whites, tuples)
     return jnp.mean(values), (moments, bad)
@@ -104,10 +105,15 @@ def score(
         found = expect(model, law, *one_tuple, whites)
         share = effective_sample_size(found.log_weights) / draws
         loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
-        told = law.informed
+        told = _told(law)
         return Scores(jnp.where(told, loss, 0), jnp.where(told & law.sound, share, jnp.nan))
 
     return jax.vmap(one)(keys, tuples)
+
+
+def _told(law: GaussianLaw) -> Bool[Array, ""]:
+    """Whether the law had anything to go by."""
+    return jnp.ones((), bool) if law.informed is None else law.informed
 
 
 def _whites(key: PRNGKeyArray, recipe: Recipe, count: int, size: int) -> Float[Array, "n s k"]:
