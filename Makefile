@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo docs reproduce test test-slow test-all lint types format clean
+.PHONY: setup demo docs reproduce test test-slow test-all lint types format bench-peers clean
 
 setup: $(READY)
 
@@ -39,6 +39,22 @@ reproduce: $(READY)
 	$(BIN)/nopf sweep all --filters enkf,bpf,apf,nupf,opf,lpf,nopf --particles 100,1000,10000 --seeds 10 --out results/paper
 	$(BIN)/nopf report results/paper --figures svg
 
+# The bootstrap filter beside that of other libraries, each in an environment of its own.
+PEERS ?=
+bench-peers: .venv-peers/.ready .venv-peers-numpy/.ready
+	.venv-peers/bin/python benchmarks/peers/peers.py $(PEERS)
+
+.venv-peers/.ready: requirements.txt benchmarks/peers/requirements-jax.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r benchmarks/peers/requirements-jax.txt
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv-peers-numpy/.ready: benchmarks/peers/requirements-numpy.txt
+	$(PYTHON) -m venv --clear .venv-peers-numpy
+	.venv-peers-numpy/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements-numpy.txt
+	@touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,5 +80,5 @@ test-all: lint types
 	$(BIN)/python -m pytest -m ''
 
 clean:
-	rm -rf $(VENV) demo results site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) .venv-peers .venv-peers-numpy demo results site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

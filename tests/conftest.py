@@ -22,7 +22,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # Processes started from here
 from jaxtyping import install_import_hook
 
 with install_import_hook("nopf", "beartype.beartype"):
-    import nopf  # noqa: F401
+    import nopf
+
+    for name in nopf.__all__:  # Parts of nopf are imported when they are first asked for.
+        getattr(nopf, name)
 
 import gc
 from pathlib import Path

@@ -1,96 +1,24 @@
 """nopf: particle filters that learn where to put their particles."""
 
-from nopf import benchmarks, metrics
-from nopf.filters import (
-    AuxiliaryFilter,
-    EnsembleKalmanFilter,
-    Filter,
-    FilterState,
-    Info,
-    KalmanFilter,
-    Monitor,
-    ParticleFilter,
-    Posterior,
-    Quality,
-    Smoothed,
-    Update,
-    quality,
-)
-from nopf.gaussian import Gaussian, GaussianMixture
-from nopf.likelihood import Likelihood
-from nopf.model import StateSpaceModel
-from nopf.proposals import (
-    Factor,
-    GaussianLaw,
-    InnerSamplingProposal,
-    Law,
-    LinearisedProposal,
-    Mixture,
-    Move,
-    NeuralProposal,
-    NudgedProposal,
-    OptimalProposal,
-    Proposal,
-    StandardNormal,
-    TransitionProposal,
-    UnscentedProposal,
-)
-from nopf.recipe import Recipe
-from nopf.resampling import effective_sample_size, multinomial, residual, stratified, systematic
-from nopf.robust import Outliers, StudentT
-from nopf.simulate import Trajectories, simulate
-from nopf.space import Space
-from nopf.steps import Step
-from nopf.training import adapt, train
+import sys
+from types import ModuleType
+from typing import Any
+
+import lazy_loader
+
+# What there is stands in __init__.pyi. A part is imported when it is first asked for, so that the
+# command can answer before JAX is there.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AuxiliaryFilter",
-    "EnsembleKalmanFilter",
-    "Factor",
-    "Filter",
-    "FilterState",
-    "Gaussian",
-    "GaussianLaw",
-    "GaussianMixture",
-    "Info",
-    "InnerSamplingProposal",
-    "KalmanFilter",
-    "Law",
-    "Likelihood",
-    "LinearisedProposal",
-    "Mixture",
-    "Monitor",
-    "Move",
-    "NeuralProposal",
-    "NudgedProposal",
-    "OptimalProposal",
-    "Outliers",
-    "ParticleFilter",
-    "Posterior",
-    "Proposal",
-    "Quality",
-    "Recipe",
-    "Smoothed",
-    "Space",
-    "StandardNormal",
-    "StateSpaceModel",
-    "Step",
-    "StudentT",
-    "Trajectories",
-    "TransitionProposal",
-    "UnscentedProposal",
-    "Update",
-    "adapt",
-    "benchmarks",
-    "effective_sample_size",
-    "metrics",
-    "multinomial",
-    "quality",
-    "residual",
-    "simulate",
-    "stratified",
-    "systematic",
-    "train",
-]
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A module that is imported does not take the place of the function of its name: simulate.
+        if not (isinstance(value, ModuleType) and name in __all__ and name not in ROOMS):
+            super().__setattr__(name, value)
+
+
+ROOMS = ("benchmarks", "metrics")
+sys.modules[__name__].__class__ = _Package

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import as_array, expect_shape, shape_of, some_key
 from nopf.gaussian import Gaussian
+from nopf.layout import one_by_one
 from nopf.noise import Noise
 from nopf.robust import Tails
 from nopf.space import Space
@@ -275,7 +276,7 @@ def innovation(
     # Both places: a NaN that is masked only afterwards would still poison gradients.
     predicted = as_array(likelihood.predict(x, step))
     difference = space.difference(jnp.where(observed, y, 0), predicted)
-    return jnp.where(observed, difference, 0)
+    return one_by_one(lambda seen, value: jnp.where(seen, value, 0), observed, difference)
 
 
 def check_together(

@@ -1,6 +1,6 @@
 """Linear algebra on models: tangents, tests of linearity, and small systems for many particles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from nopf.gaussian import is_traced
+from nopf.layout import MANY
 from nopf.model import StateSpaceModel
 from nopf.steps import Step
 
@@ -89,9 +90,35 @@ def _is_bent(model: StateSpaceModel, moving: bool, steps: Step) -> Bool[Array, "
     return jax.lax.map(at, steps)
 
 
-# A matrix as scalars, each of which is one array over particles: written out entry by entry, XLA
-# vectorises a factorisation over particles, where LAPACK is called once for each.
+# Matrices and vectors as lists of scalars, each of which is one array over particles: written out
+# entry by entry, XLA vectorises a factorisation over particles, where LAPACK is called once for
+# each. An entry that is known to be zero is the number 0.0, and takes no time.
 Columns = list[list[Any]]
+
+
+def is_zero(entry: Any) -> bool:
+    """Whether an entry is known to be zero."""
+    return isinstance(entry, float) and entry == 0.0
+
+
+def total(terms: Iterable[Any]) -> Any:
+    """The sum of those that are not known to be zero."""
+    return sum((term for term in terms if not is_zero(term)), start=0.0)
+
+
+def times(a: Any, b: Any) -> Any:
+    """a·b."""
+    return 0.0 if is_zero(a) or is_zero(b) else a * b
+
+
+def over(a: Any, b: Any) -> Any:
+    """a/b."""
+    return 0.0 if is_zero(a) else a / b
+
+
+def less(a: Any, b: Any) -> Any:
+    """a − b."""
+    return a if is_zero(b) else a - b
 
 
 def cholesky(matrix: Columns, smallest_pivot: float = 0.0) -> Columns:
@@ -99,15 +126,14 @@ def cholesky(matrix: Columns, smallest_pivot: float = 0.0) -> Columns:
 
     A pivot below `smallest_pivot` is raised to it.
     """
-    size = len(matrix)
     factor: Columns = []
-    for i in range(size):
+    for i, given in enumerate(matrix):
         row: list[Any] = []
         for j in range(i):
-            dot = sum((row[k] * factor[j][k] for k in range(j)), start=0.0)
-            row.append((matrix[i][j] - dot) / factor[j][j])
-        dot = sum((entry * entry for entry in row), start=0.0)
-        row.append(jnp.sqrt(jnp.maximum(matrix[i][i] - dot, smallest_pivot)))
+            known = total(times(row[k], factor[j][k]) for k in range(j))
+            row.append(over(less(given[j], known), factor[j][j]))
+        known = total(times(entry, entry) for entry in row)
+        row.append(jnp.sqrt(jnp.maximum(less(given[i], known), smallest_pivot)))
         factor.append(row)
     return factor
 
@@ -116,8 +142,8 @@ def solve_lower(factor: Columns, right: list[Any]) -> list[Any]:
     """x with L x = right, whose entries may be scalars or rows."""
     solution: list[Any] = []
     for i, row in enumerate(factor):
-        dot = sum((row[k] * solution[k] for k in range(i)), start=0.0)
-        solution.append((right[i] - dot) / row[i])
+        known = total(times(row[k], solution[k]) for k in range(i))
+        solution.append(over(less(right[i], known), row[i]))
     return solution
 
 
@@ -126,15 +152,14 @@ def solve_upper(factor: Columns, right: list[Any]) -> list[Any]:
     size = len(factor)
     solution: list[Any] = [None] * size
     for i in reversed(range(size)):
-        dot = sum((factor[k][i] * solution[k] for k in range(i + 1, size)), start=0.0)
-        solution[i] = (right[i] - dot) / factor[i][i]
+        known = total(times(factor[k][i], solution[k]) for k in range(i + 1, size))
+        solution[i] = over(less(right[i], known), factor[i][i])
     return solution
 
 
 # The same for vectors: a list of scalars, or where they are many an array, which takes less time to
 # compile.
 Vector = list[Any] | Array
-MANY = 16
 
 
 def as_vector(values: Float[Array, " k"]) -> Vector:
@@ -145,12 +170,22 @@ def as_vector(values: Float[Array, " k"]) -> Vector:
 def dot(a: Vector, b: Vector) -> Any:
     """Σ aᵢ bᵢ."""
     if isinstance(a, list) or isinstance(b, list):
-        return sum((x * y for x, y in zip(a, b, strict=True)), start=0.0)
+        return total(times(x, y) for x, y in zip(a, b, strict=True))
     return jnp.sum(a * b)
+
+
+def scaled(weight: Any, vector: Vector) -> Vector:
+    """w v."""
+    return [times(weight, x) for x in vector] if isinstance(vector, list) else weight * vector
 
 
 def combine(vectors: list[Vector], weights: list[Any]) -> Float[Array, " k"]:
     """Σ wᵢ vᵢ."""
     if isinstance(vectors[0], list):
-        return jnp.stack([dot(list(entries), weights) for entries in zip(*vectors, strict=True)])
+        return as_array([dot(list(entries), weights) for entries in zip(*vectors, strict=True)])
     return sum((w * v for w, v in zip(weights, vectors, strict=True)), start=jnp.zeros(()))
+
+
+def as_array(vector: list[Any]) -> Float[Array, " k"]:
+    """The scalars as one array."""
+    return jnp.stack([jnp.asarray(entry, float) if is_zero(entry) else entry for entry in vector])

@@ -1,5 +1,6 @@
 """StateSpaceModel: what the user writes, as functions of one particle."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from nopf.functions import (
     width_of,
 )
 from nopf.gaussian import Gaussian, is_traced
+from nopf.layout import one_by_one
 from nopf.likelihood import (
     Likelihood,
     Observation,
@@ -158,7 +160,7 @@ class StateSpaceModel(eqx.Module):
             return lambda z: as_array(self.transition(ancestor, step, z))  # type: ignore[call-arg]
         predicted = self.skeleton(ancestor, step)
         noise = self.process_noise.at(step, ancestor)
-        return lambda z: predicted + noise.colour(z)
+        return lambda z: one_by_one(operator.add, predicted, noise.colour(z))
 
     def move(
         self, ancestor: Float[Array, " d"], z: Float[Array, " k"], step: Step
@@ -238,7 +240,7 @@ class StateSpaceModel(eqx.Module):
 
     # Steps and checks ---------------------------------------------------------------------------
 
-    def nominal_step(self, index: int = 1, control: Any = None) -> Step:
+    def nominal_step(self, index: int | Array = 1, control: Any = None) -> Step:
         """Step `index` of a regular grid."""
         return regular_step(self.dt, index, control)
 

@@ -4,14 +4,18 @@ import operator
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from nopf.layout import MANY, one_by_one
 
 QUANTILE_ERROR = 0.0086  # of a standard deviation: the width of a bin
 EXTREME_LEVEL = 1e-4
 
 
+@jax.custom_jvp
 def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Wraps to (−π, π]. Values already inside come back unchanged, bit for bit."""
     pi = jnp.asarray(np.pi, angle.dtype)
@@ -19,6 +23,11 @@ def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     # Far from zero the subtraction rounds, and may land a rounding error outside the interval.
     wrapped = jnp.minimum(wrapped, pi)
     return jnp.where(wrapped <= -pi, pi, wrapped)
+
+
+@wrap_angle.defjvp
+def _turns_with_it(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return wrap_angle(primals[0]), tangents[0]
 
 
 class Space(eqx.Module):
@@ -54,11 +63,16 @@ class Space(eqx.Module):
         if not self.angles:
             return x
         x = jnp.asarray(x, jnp.result_type(x, float))
-        return jnp.where(self._angular(x.ndim), wrap_angle(x), x)
+        if self.size > MANY:
+            return jnp.where(self._angular(x.ndim), wrap_angle(x), x)
+        parts = enumerate(jnp.unstack(x, axis=-1))
+        return jnp.stack(
+            [wrap_angle(part) if i in self.angles else part for i, part in parts], axis=-1
+        )
 
     def difference(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
         """a − b, the short way round for angles."""
-        return self.wrap(a - b)
+        return self.wrap(one_by_one(operator.sub, a, b))
 
     def distance(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
         """Euclidean length of the difference, shape `(*shape,)`."""

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from nopf.arguments import finite_number
 from nopf.gaussian import as_float_array
@@ -25,7 +26,7 @@ class Step(NamedTuple):
     control: Any = None
 
 
-def regular_step(dt: float, index: int = 1, control: Any = None) -> Step:
+def regular_step(dt: float, index: int | Array = 1, control: Any = None) -> Step:
     """Step `index` of a regular grid."""
     length = jnp.asarray(dt, float)
     return Step(jnp.asarray(index, jnp.int32), index * length, length, control)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nopf
-from nopf.benchmarks import BENCHMARKS, runner
+from nopf.benchmarks import BENCHMARKS, runner, sensor_bias
 from nopf.benchmarks.cluster import ClusterError
 from nopf.benchmarks.results import COLUMNS, Cell, Results, ResultsError
 from nopf.benchmarks.runner import plan, run, run_cell
@@ -84,7 +84,7 @@ def test_finished_cells_are_not_run_again(tmp_path, untrained, monkeypatch):
     assert rows_of(results) == before
     # A setting of one filter touches its cells only.
     case = dataclasses.replace(BENCHMARKS["sensor-bias"], tuning=Tuning(eta=0.02))
-    monkeypatch.setitem(BENCHMARKS, "sensor-bias", case)
+    monkeypatch.setattr(sensor_bias, "benchmark", case)
     assert {row["filter"] for row in results.rows("sensor-bias")} == {"kf", "nopf"}
     assert run(Results(tmp_path / "out"), cells) == (2, [])
     changed = [a for a, b in zip(rows_of(results), before, strict=True) if a != b]

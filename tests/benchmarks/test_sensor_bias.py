@@ -41,13 +41,17 @@ def ten_seeds():
 
 
 def test_effective_sample_size_and_made_are_the_published_ones(ten_seeds):
-    """Published: ESS 598 ± 47 and MADE 0.0350 ± 0.0054; a prototype had 556 and 0.0335."""
+    """Published: ESS 598 ± 47 and MADE 0.0350 ± 0.0054; a prototype had 556 and 0.0335.
+
+    The mean MADE of ten seeds has a standard error of 0.0017 by the published spread, and another
+    of 0.0013 by the key of the filter: four of both together are 0.0086.
+    """
     ess = np.mean([metrics.effective_sample_size(found.log_weights) for _, found, _ in ten_seeds])
     made = np.mean(
         [metrics.made(model.space, found.particles, path.states) for path, found, _ in ten_seeds]
     )
     assert 500 < ess < 620
-    assert 0.028 < made < 0.040
+    assert abs(made - 0.0350) < 0.0086
 
 
 def test_agrees_with_kalman(ten_seeds):

@@ -13,6 +13,7 @@ import scipy.stats
 import nopf
 from nopf.benchmarks import sensor_bias
 from nopf.proposals.fingerprint import differences, fingerprint
+from nopf.proposals.network import SOFTPLUS_ONE
 from nopf.proposals.neural import untrained
 from tests import models
 from tests.filters.test_particle import standard_errors_from_one
@@ -146,7 +147,7 @@ def test_missing_observations(masks, y, uses_network):
 def test_a_broken_network_is_the_bootstrap_filter():
     model = models.linear()
     proposal = scrambled(model, defensive=0.0)
-    broken = eqx.tree_at(lambda p: p.network.mean_head.bias, proposal, jnp.full(2, jnp.nan))
+    broken = eqx.tree_at(lambda p: p.network.first.bias, proposal, jnp.full(8, jnp.nan))
     x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
     move = models.move_one(broken, jax.random.key(0), model, x, y, STEP)
     np.testing.assert_allclose(
@@ -169,9 +170,12 @@ def test_batch_norm_folds_into_the_weights():
             value = norm.scale * (value - norm.mean) / jnp.sqrt(norm.variance + 1e-5) + norm.shift
             u = jax.nn.relu(value) if rectify else value
         h = jax.nn.relu(h + u)
-    mean, factor, _ = network.folded()(features)
+    (mean, diagonal, below), _ = network.folded()([features])
+    entries = network.factor_head(h)
     np.testing.assert_allclose(mean, network.mean_head(h), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(factor, network.factor_head(h), rtol=1e-4, atol=1e-5)
+    softplus = jax.nn.softplus(entries[:2] + SOFTPLUS_ONE)
+    np.testing.assert_allclose(diagonal, softplus, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(below, entries[2:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

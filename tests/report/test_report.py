@@ -25,9 +25,9 @@ from tests import models
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Two benchmarks, two numbers of particles, an untrained network."""
+    """Two benchmarks, two numbers of particles, an untrained network on the linearised fit."""
     with pytest.MonkeyPatch.context() as patch:
-        quick = nopf.Recipe.fast(base="skeleton", steps=0)
+        quick = nopf.Recipe.fast(base="linearised", steps=0)
         patch.setattr(nopf.Recipe, "fast", classmethod(lambda cls, **changes: quick))
         folder = Results(tmp_path_factory.mktemp("report") / "results")
         cells = plan(["sensor-bias"], ["kf", "enkf", "bpf", "nopf"], 2, [200])[0]

@@ -1,12 +1,36 @@
 """The paper's benchmarks: one file each, with a `model` and a `benchmark`; and what runs them."""
 
-from nopf.benchmarks import range_bearing as range_bearing
-from nopf.benchmarks import range_only as range_only
-from nopf.benchmarks import sensor_bias as sensor_bias
-from nopf.benchmarks import unordered_range as unordered_range
-from nopf.benchmarks.benchmark import Benchmark as Benchmark
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-BENCHMARKS = {
-    module.benchmark.name: module.benchmark
-    for module in (sensor_bias, range_bearing, range_only, unordered_range)
-}
+if TYPE_CHECKING:
+    from nopf.benchmarks.benchmark import Benchmark
+
+NAMES = ("sensor-bias", "range-bearing", "range-only", "unordered-range")
+
+
+class _Shelf(Mapping[str, "Benchmark"]):
+    """The benchmarks by name. A model is built when it is first asked for."""
+
+    def __getitem__(self, name: str) -> "Benchmark":
+        if name not in NAMES:
+            raise KeyError(name)
+        return __getattr__(name.replace("-", "_")).benchmark
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+BENCHMARKS = _Shelf()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Benchmark":
+        return importlib.import_module("nopf.benchmarks.benchmark").Benchmark
+    if name.replace("_", "-") in NAMES:
+        return importlib.import_module(f"nopf.benchmarks.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ RunCell = Callable[[Cell, bytes | None], Result]
 RunAll = Callable[[Sequence[Job]], Iterator[tuple[Cell, Outcome]]]
 
 
-class ClusterError(RuntimeError):
+class ClusterError(ConnectionError):
     """Dask is not there, or does not answer."""
 
 

@@ -14,6 +14,7 @@ from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.posterior import Info
+from nopf.layout import by_column
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Law, Move, Proposal, TransitionProposal
 from nopf.proposals.importance import draw, weigh
@@ -186,6 +187,7 @@ def move_all(
         share: the defensive share; the proposal's if left out.
     """
     share = proposal.share if share is None else share
+    ancestors = ancestors._replace(states=by_column(ancestors.states))
     states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
     n = states.shape[0]
     if isinstance(proposal, WeighsItself):
@@ -195,14 +197,14 @@ def move_all(
     place = jax.random.uniform(jax.random.fold_in(key, 0))
     z, log_ratio = draw(laws, _white(key, n, laws.white_size), share, place)
     moved = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))(
-        model, states, z, log_ratio, y, step
+        model, states, by_column(z), log_ratio, y, step
     )
-    return moved._replace(memory=memory)
+    return Move(by_column(moved.state), moved.log_weight, memory)
 
 
 def _white(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w"]:
     """All the standard normal numbers of a step at once: a key a particle takes longer."""
-    return jax.random.normal(key, (count, size))
+    return by_column(jax.random.normal(key, (size, count)).T)
 
 
 class ParticleFilter(ParticleEngine):

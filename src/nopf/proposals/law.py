@@ -5,6 +5,7 @@ and all that is asked of it is how to draw from it, and how its density compares
 """
 
 import abc
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.scipy.stats
 from jaxtyping import Array, Bool, Float
 
 from nopf.arguments import as_array
+from nopf.layout import one_by_one, square
 from nopf.proposals.factor import Dense, Diagonal, Factor
 
 
@@ -125,7 +127,7 @@ class GaussianLaw(Law):
         return jnp.isfinite(jnp.sum(self.mean**2) + self.factor.log_det) & self.informed
 
     def place(self, white: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
-        z = self.mean + self.factor.colour(white)
+        z = one_by_one(operator.add, self.mean, self.factor.colour(white))
         ratio = self._ratio(z, white)
         if self.informed is None:
             return z, ratio
@@ -139,7 +141,7 @@ class GaussianLaw(Law):
         return jnp.where(self.sound, ratio, 0)
 
     def _ratio(self, z: Float[Array, " k"], white: Float[Array, " k"]) -> Float[Array, ""]:
-        return 0.5 * (jnp.sum(z**2) - jnp.sum(white**2)) - self.factor.log_det
+        return 0.5 * (square(z) - square(white)) - self.factor.log_det
 
     def divergence(self) -> Float[Array, ""]:
         size = self.white_size

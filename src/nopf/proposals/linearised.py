@@ -1,7 +1,7 @@
 """LinearisedProposal: a Gauss–Newton fit to p(z | ancestor, y), particle by particle."""
 
-import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,11 +11,25 @@ from jaxtyping import Array, Float
 
 from nopf.arguments import positive_integer, share_of_one
 from nopf.gaussian import is_traced
-from nopf.linear import as_vector, cholesky, combine, dot, solve_lower, solve_upper
+from nopf.layout import MANY
+from nopf.linear import (
+    Vector,
+    as_array,
+    as_vector,
+    cholesky,
+    combine,
+    dot,
+    scaled,
+    solve_lower,
+    solve_upper,
+    times,
+    total,
+)
 from nopf.model import StateSpaceModel
-from nopf.proposals.factor import Factor, OfFewRows, OfPrecision
+from nopf.proposals.factor import Factor, OfFewRows, OfPrecision, embedded, put
 from nopf.proposals.law import GaussianLaw
 from nopf.proposals.proposal import Proposal
+from nopf.proposals.seen import Pattern, apart, pattern_of, seen_in
 from nopf.steps import Step
 
 SHARE = 0.01
@@ -41,14 +55,23 @@ class LinearisedProposal(Proposal):
             weights. Left out, it is 0.01; but 0.1 where several states may be likely and the fit
             sees one: with robust noise (the measurement is believed, or is called an outlier) and
             with an angle whose noise of one step can carry it round either way.
+        pattern: for each noise number the entries of the observation that depend on it, so that no
+            time is spent on the others; a filter finds it by trying if it is left out.
     """
 
     iterations: int = eqx.field(static=True)
     defensive: float | None = eqx.field(static=True)
+    pattern: Pattern | None = eqx.field(static=True)
 
-    def __init__(self, iterations: int = 2, defensive: float | int | None = None):
+    def __init__(
+        self,
+        iterations: int = 2,
+        defensive: float | int | None = None,
+        pattern: Pattern | None = None,
+    ):
         self.iterations = positive_integer(iterations, "iterations")
         self.defensive = None if defensive is None else share_of_one(defensive, "defensive")
+        self.pattern = None if pattern is None else tuple(tuple(rows) for rows in pattern)
 
     def check(self, model: StateSpaceModel) -> None:
         reason = model.likelihood.why_not_additive
@@ -63,10 +86,11 @@ class LinearisedProposal(Proposal):
         return SHARE if self.defensive is None else self.defensive
 
     def settled(self, model: StateSpaceModel) -> "LinearisedProposal":
-        if self.defensive is not None:
-            return self
-        several = model.likelihood.why_not_gaussian is not None or _may_wind(model)
-        return dataclasses.replace(self, defensive=SEVERAL_MODES if several else SHARE)
+        defensive = self.defensive
+        if defensive is None:
+            several = model.likelihood.why_not_gaussian is not None or _may_wind(model)
+            defensive = SEVERAL_MODES if several else SHARE
+        return LinearisedProposal(self.iterations, defensive, self.pattern or pattern_of(model))
 
     def law(
         self,
@@ -75,7 +99,8 @@ class LinearisedProposal(Proposal):
         y: Float[Array, " m"],
         step: Step,
     ) -> GaussianLaw:
-        mean, factor = gauss_newton(model, ancestor, y, step, self.iterations)
+        fit = gauss_newton(model, ancestor, y, step, self.iterations, self.pattern)
+        mean, factor = embedded(*fit, seen_in(self.pattern), model.noise_size)
         motion = model.motion(ancestor, step)
         # The fit leaves out what is not finite, so that the law is sound by construction.
         return GaussianLaw(mean, factor, lambda z: model.log_likelihood(y, motion(z), step), None)
@@ -104,22 +129,32 @@ def gauss_newton(
     y: Float[Array, " m"],
     step: Step,
     iterations: int,
-) -> tuple[Float[Array, " k"], Factor]:
-    """The last of so many fits to p(z | ancestor, y), each at the mean of the one before."""
+    pattern: Pattern | None,
+) -> tuple[Float[Array, " s"], Factor]:
+    """The last of so many fits to p(z | ancestor, y), each at the mean of the one before.
+
+    Fits are made to the noise numbers that show, the others being zero.
+    """
+    sees = seen_in(pattern)
+    showing = None if pattern is None or sees is None else tuple(pattern[i] for i in sees)
     motion = model.motion(ancestor, step)
     noise = model.observation_noise_at(step).marginal(~jnp.isnan(y))
 
-    def residual(z: Float[Array, " k"]) -> Float[Array, " m"]:
+    def residual(part: Float[Array, " s"]) -> Float[Array, " m"]:
+        z = put(part, sees, [0.0] * model.noise_size)
         return noise.whiten(model.innovation(y, motion(z), step))
 
-    mean = jnp.zeros(model.noise_size)
+    mean = jnp.zeros(model.noise_size if sees is None else len(sees))
     for _ in range(iterations):
-        mean, factor = tangent_fit(residual, mean, model.likelihood.trust)
+        mean, factor = tangent_fit(residual, mean, model.likelihood.trust, showing)
     return mean, factor
 
 
 def tangent_fit(
-    residual: Callable[[Array], Array], z: Float[Array, " k"], trust: Trust = lambda z: None
+    residual: Callable[[Array], Array],
+    z: Float[Array, " k"],
+    trust: Trust = lambda z: None,
+    pattern: Pattern | None = None,
 ) -> tuple[Float[Array, " k"], Factor]:
     """The normal law of z, standard normal a priori, given the tangent b + J z of the residual.
 
@@ -130,35 +165,55 @@ def tangent_fit(
         residual: the whitened residual as a function of z.
         z: where to linearise.
         trust: share of its precision that a coordinate so far from its prediction deserves.
+        pattern: for each coordinate of z the entries of the residual that depend on it; all of
+            them if left out.
     """
     value, push = jax.linearize(residual, z)
-    # Row by row, the residual's response to each coordinate: the columns of J. Without the
-    # barriers XLA computes every entry anew for each of its uses.
-    jacobian = jax.vmap(push)(jnp.eye(z.size))
-    # Where there is no tangent, nothing is learned: such entries count as zero.
-    value, jacobian = (jnp.where(jnp.isfinite(v), v, 0) for v in (value, jacobian))
+    rows = _jacobian(push, z.size, value.size, pattern)
+    vector = as_vector(z)
+    at_zero = [v - dot(row, vector) for v, row in zip(_finite(value), rows, strict=True)]  # b
     # Against what is predicted, not against the noise alone: how far is this too far?
-    expected = (value - z @ jacobian) / jnp.sqrt(1 + jnp.sum(jacobian**2, axis=0))
-    share = trust(expected)
+    expected = [b / jnp.sqrt(1 + dot(row, row)) for b, row in zip(at_zero, rows, strict=True)]
+    share = trust(as_array(expected))
     if share is not None:
-        value, jacobian = jnp.sqrt(share) * value, jnp.sqrt(share)[None] * jacobian
-    jacobian = jax.lax.optimization_barrier(jacobian)
+        roots = list(jnp.sqrt(share))
+        at_zero = [times(root, b) for root, b in zip(roots, at_zero, strict=True)]
+        rows = [scaled(root, row) for root, row in zip(roots, rows, strict=True)]
     small = z.size <= value.size
-    vectors = [as_vector(vector) for vector in (jacobian if small else jacobian.T)]
+    vectors: list[Vector] = [list(c) for c in zip(*rows, strict=True)] if small else rows
     gram = [
-        [dot(a, c) + (1.0 if i == j else 0.0) for j, c in enumerate(vectors[: i + 1])]
+        [total([1.0, dot(a, c)]) if a is c else dot(a, c) for c in vectors[: i + 1]]
         for i, a in enumerate(vectors)
     ]
     # No pivot of I + JᵀJ is below one; rounding may say otherwise.
-    factor = jax.lax.optimization_barrier(cholesky(gram, smallest_pivot=1.0))
+    factor = cholesky(gram, smallest_pivot=1.0)
     found: Factor
     if small:
-        at_zero = list(value - z @ jacobian)  # b
         right = [dot(column, at_zero) for column in vectors]
-        mean = jnp.stack(solve_upper(factor, solve_lower(factor, right)))
+        mean = as_array(solve_upper(factor, solve_lower(factor, right)))
         found = OfPrecision(factor)
     else:
-        at_zero = [v - dot(row, as_vector(z)) for v, row in zip(value, vectors, strict=True)]
         inner = solve_upper(factor, solve_lower(factor, at_zero))
         mean, found = combine(vectors, inner), OfFewRows(vectors, factor)
-    return jax.lax.optimization_barrier(-mean), found
+    return -mean, found
+
+
+def _jacobian(
+    push: Callable[[Array], Array], size: int, width: int, pattern: Pattern | None
+) -> list[Vector]:
+    """The rows of J. Coordinates that show nowhere together share one push."""
+    if size > MANY or pattern is None:
+        columns = _finite(jax.vmap(push)(jnp.eye(size)))
+        return [as_vector(row) for row in columns.T]
+    entries: list[list[Any]] = [[0.0] * size for _ in range(width)]
+    for group in apart(pattern):
+        pushed = _finite(push(jnp.asarray(np.isin(np.arange(size), group), float)))
+        for i in group:
+            for row in pattern[i]:
+                entries[row][i] = pushed[row]
+    return [*entries]
+
+
+def _finite(values: Array) -> Array:
+    # Where there is no tangent, nothing is learned: such entries count as zero.
+    return jnp.where(jnp.isfinite(values), values, 0)

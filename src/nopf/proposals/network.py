@@ -1,21 +1,28 @@
 """The network of a neural proposal, for one particle: from features to a mean and a factor."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.layout import columns_at_once
 from nopf.recipe import Recipe
 
 SOFTPLUS_ONE = 0.5413248546129181  # softplus of it is 1
 EPSILON = 1e-5
 MOMENTUM = 0.1  # share of the newest batch in the running moments
+HUGE = 1e4  # of standard normal numbers; far beyond what is useful
+
+Parts = Sequence[Float[Array, "_ ..."]]
+Heads = tuple[Float[Array, "d ..."], Float[Array, "d ..."], Float[Array, "e ..."]]
 
 
 class Linear(eqx.Module):
-    """x W + b. The weight comes last: `W x` would leave the particle axis last, to be turned."""
+    """Wᵀ x + b, of a vector or of columns."""
 
     weight: Float[Array, "i o"]
     bias: Float[Array, " o"]
@@ -32,8 +39,15 @@ class Linear(eqx.Module):
             )
             self.bias = jax.random.uniform(keys[1], (outputs,), minval=-bound, maxval=bound)
 
-    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
-        return x @ self.weight + self.bias
+    def __call__(self, *parts: Float[Array, "_ ..."]) -> Float[Array, "o ..."]:
+        """Of an input, or of one in parts: to put them together would take longer."""
+        ends = np.cumsum([part.shape[0] for part in parts])[:-1]
+        weights = jnp.split(self.weight, ends)
+        products = [weight.T @ part for weight, part in zip(weights, parts, strict=True)]
+        # What is the same for all columns is added up once.
+        shared = sum((product for product in products if product.ndim == 1), start=self.bias)
+        columns = [product for product in products if product.ndim > 1]
+        return sum(columns[1:], start=columns[0] + shared[:, None]) if columns else shared
 
 
 class Norm(eqx.Module):
@@ -86,7 +100,7 @@ class Network(eqx.Module):
     factor_head: Linear
     residual: bool = eqx.field(static=True)
 
-    def __init__(self, inputs: int, size: int, recipe: Recipe, key: PRNGKeyArray):
+    def __init__(self, inputs: int, size: int, pairs: int, recipe: Recipe, key: PRNGKeyArray):
         self.residual = recipe.batch_norm
         width = recipe.width
         count = 2 * recipe.depth if self.residual else recipe.depth - 1
@@ -95,33 +109,43 @@ class Network(eqx.Module):
         self.hidden = tuple(Linear(width, width, k) for k in keys[1:])
         self.norms = tuple(Norm(width) for _ in self.hidden) if self.residual else ()
         self.mean_head = Linear(width if self.residual else width + inputs, size, None)
-        self.factor_head = Linear(width, size * (size + 1) // 2, None)
+        self.factor_head = Linear(width, size + pairs, None)
 
-    def __call__(
-        self, features: Float[Array, " f"], axis: str | None = None
-    ) -> tuple[Float[Array, " d"], Float[Array, " e"], Any]:
-        """The mean; the factor's diagonal and the entries below it; and the running moments, if
+    def __call__(self, features: Parts, axis: str | None = None) -> tuple[Heads, Any]:
+        """The mean, the factor's diagonal and the entries below it; and the running moments, if
         the network is trained over the batch `axis`."""
+        if not self.norms:
+            return _without_norms(self, *features), []
+        assert axis is not None, "fold the normalisation first"
         moments = []
 
         def layer(i: int, h: Array) -> Array:
-            h = self.hidden[i](h)
-            if not self.norms:
-                return h
-            assert axis is not None, "fold the normalisation first"
-            h, running = self.norms[i](h, axis)
+            h, running = self.norms[i](self.hidden[i](h), axis)
             moments.append(running)
             return h
 
-        h = self.first(features)
+        return self.forward(features, layer), moments
+
+    def forward(self, features: Parts, layer: Callable[[int, Array], Array]) -> Heads:
+        """The heads, given what a hidden layer does; of a vector or of columns."""
+        h = self.first(*features)
         if self.residual:
             for i in range(0, len(self.hidden), 2):
                 h = jax.nn.relu(h + layer(i + 1, jax.nn.relu(layer(i, h))))
-            return self.mean_head(h), self.factor_head(h), moments
+            return self._bounded(self.mean_head(h), self.factor_head(h))
         h = jax.nn.silu(h)
         for i in range(len(self.hidden)):
             h = h + jax.nn.silu(layer(i, h))
-        return self.mean_head(jnp.concatenate([h, features])), self.factor_head(h), moments
+        mean = self.mean_head(h, *features)
+        return self._bounded(mean, self.factor_head(h))
+
+    def _bounded(self, mean: Array, entries: Array) -> Heads:
+        """Within bounds, so that no draw can overflow. What is no number changes nothing."""
+        size = mean.shape[0]
+        mean, entries = (jnp.where(jnp.isnan(head), 0, head) for head in (mean, entries))
+        # Between these bounds a softplus needs no care, which would take eight times the time.
+        diagonal = jnp.log(1 + jnp.exp(jnp.clip(entries[:size] + SOFTPLUS_ONE, -5.0, 20.0)))
+        return jnp.clip(mean, -HUGE, HUGE), diagonal, jnp.clip(entries[size:], -HUGE, HUGE)
 
     def with_moments(self, moments: Any) -> "Network":
         """With the running moments that a call gave."""
@@ -139,3 +163,8 @@ class Network(eqx.Module):
             return self
         hidden = tuple(n.fold(layer) for layer, n in zip(self.hidden, self.norms, strict=True))
         return eqx.tree_at(lambda net: (net.hidden, net.norms), self, (hidden, ()))
+
+
+@columns_at_once
+def _without_norms(network: Network, *features: Array) -> Heads:
+    return network.forward(features, lambda i, h: network.hidden[i](h))

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -13,18 +13,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.model import StateSpaceModel
-from nopf.proposals.factor import Product, Triangular
+from nopf.proposals.factor import Factor, Product, Triangular, embedded
 from nopf.proposals.features import Features, blank_features
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
 from nopf.proposals.law import GaussianLaw
 from nopf.proposals.linearised import gauss_newton
-from nopf.proposals.network import SOFTPLUS_ONE, Network
+from nopf.proposals.network import Network
 from nopf.proposals.proposal import Proposal
+from nopf.proposals.seen import Pattern, pairs_in, seen_in
 from nopf.recipe import Recipe
 from nopf.steps import Step
 
 KIND = "nopf proposal"
-HUGE = 1e4  # of standard normal numbers; bounds far beyond what is useful
 
 
 class NeuralProposal(Proposal):
@@ -32,8 +32,8 @@ class NeuralProposal(Proposal):
 
     The network gives a mean and a lower triangular factor in noise space; with a linearised base
     these are corrections of the Gauss–Newton fit. A small share of the particles is drawn from the
-    transition instead. A step with nothing observed uses the transition; so does one with some
-    coordinates missing, unless the network was trained with a `missing_rate`.
+    transition instead. Where nothing is observed that is all; where some coordinates are missing
+    and the network was not trained with a `missing_rate`, its base stays as it is.
 
     Attributes:
         network: folded, for use in a filter.
@@ -42,6 +42,8 @@ class NeuralProposal(Proposal):
         steps: the times and controls of training.
         history: `(k, 4)` training curve: step, loss, held-out loss, held-out ESS fraction.
         fingerprint: JSON, what identifies the model that it was trained for.
+        pattern: for each noise number the entries of the observation that depend on it; the
+            network speaks of those that have any. None for all.
     """
 
     network: Network
@@ -50,6 +52,7 @@ class NeuralProposal(Proposal):
     history: Float[np.ndarray, "k 4"]
     recipe: Recipe = eqx.field(static=True)
     fingerprint: str = eqx.field(static=True)
+    pattern: Pattern | None = eqx.field(static=True, default=None)
 
     def check(self, model: StateSpaceModel) -> None:
         known, found = json.loads(self.fingerprint), shape_of(model)
@@ -90,21 +93,25 @@ class NeuralProposal(Proposal):
         observed = ~jnp.isnan(y)
         informed = jnp.any(observed) if self.features.masks else jnp.all(observed)
         predicted = model.skeleton(ancestor, step)
-        shift, entries, moments = self.network(self.features(model, predicted, y, step), axis)
-        # Bounds, so that no draw can overflow.
-        shift, k = jnp.clip(shift, -HUGE, HUGE), shift.size
-        diagonal = jax.nn.softplus(jnp.clip(entries[:k] + SOFTPLUS_ONE, -5.0, 20.0))
-        factor: Any = Triangular(diagonal, jnp.clip(entries[k:], -HUGE, HUGE))
-        mean = shift
+        heads, moments = self.network(self.features(model, predicted, y, step), axis)
+        neutral = (0.0, 1.0, 0.0)
+        shift, diagonal, below = (
+            jnp.where(informed, head, nothing) for head, nothing in zip(heads, neutral, strict=True)
+        )
+        pairs = pairs_in(self.pattern, shift.size)
+        mean, factor = shift, cast(Factor, Triangular(diagonal, below, pairs))
         if self.recipe.base == "linearised":
-            centre, base = gauss_newton(model, ancestor, y, step, self.recipe.iterations)
+            centre, base = gauss_newton(
+                model, ancestor, y, step, self.recipe.iterations, self.pattern
+            )
             mean, factor = centre + base.colour(shift), Product(base, factor)
+        mean, factor = embedded(mean, factor, seen_in(self.pattern), model.noise_size)
         motion = model.motion(ancestor, step)
 
         def log_likelihood(z: Float[Array, " k"]) -> Float[Array, ""]:
             return model.log_likelihood(y, motion(z), step)
 
-        return GaussianLaw(mean, factor, log_likelihood, informed), moments
+        return GaussianLaw(mean, factor, log_likelihood, None), moments
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the proposal to a file, whole or not at all."""
@@ -114,6 +121,7 @@ class NeuralProposal(Proposal):
             "horizon": len(self.steps.index),
             "controls": self.control_size,
             "points": len(self.history),
+            "pattern": self.pattern,
         }
         write_arrays(path, KIND, header, named_leaves(self))
 
@@ -139,7 +147,8 @@ class NeuralProposal(Proposal):
                 np.zeros(horizon),
                 None if controls is None else np.zeros((horizon, controls)),
             )
-            empty = untrained(wanted, recipe, steps, jax.random.key(0))
+            pattern = _read_pattern(header.get("pattern"))  # unknown to 0.1.0
+            empty = untrained(wanted, recipe, steps, jax.random.key(0), pattern)
             history = np.zeros((int(header["points"]), 4))
             empty = dataclasses.replace(empty, network=empty.network.folded(), history=history)
         except (KeyError, TypeError, ValueError) as error:
@@ -169,7 +178,11 @@ class NeuralProposal(Proposal):
 
 
 def untrained(
-    identity: dict[str, Any], recipe: Recipe, steps: Step, key: PRNGKeyArray
+    identity: dict[str, Any],
+    recipe: Recipe,
+    steps: Step,
+    key: PRNGKeyArray,
+    pattern: Pattern | None = None,
 ) -> NeuralProposal:
     """A proposal that equals its base, with features that are not scaled yet.
 
@@ -178,16 +191,24 @@ def untrained(
         recipe: how to build it.
         steps: the times and controls that it shall be trained for.
         key: random key of the weights.
+        pattern: where each noise number shows, if that is known.
     """
     controls = 0 if steps.control is None else steps.control.shape[1]
     features, count = blank_features(identity, recipe, controls)
     # Files of 0.1.0 say nothing of it: their models have a noise number for each state.
     noise_size = identity.get("noise_size", len(identity["state_names"]))
+    sees = seen_in(pattern)
+    size = noise_size if sees is None else len(sees)
     return NeuralProposal(
-        network=Network(count, noise_size, recipe, key),
+        network=Network(count, size, len(pairs_in(pattern, size)), recipe, key),
         features=features,
         steps=steps,
         history=np.zeros((0, 4)),
         recipe=recipe,
         fingerprint=json.dumps(identity),
+        pattern=pattern,
     )
+
+
+def _read_pattern(value: Any) -> Pattern | None:
+    return None if value is None else tuple(tuple(int(i) for i in rows) for rows in value)

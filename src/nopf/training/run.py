@@ -17,6 +17,7 @@ from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.network import Network
 from nopf.proposals.neural import NeuralProposal, untrained
+from nopf.proposals.seen import pattern_of
 from nopf.recipe import Recipe
 from nopf.simulate import Trajectories
 from nopf.steps import Step
@@ -83,6 +84,8 @@ class Trainer:
         missing: Array | None = None,
     ):
         controls = None if steps.control is None else steps.control.shape[1]
+        # The published network speaks of all noise numbers.
+        pattern = None if recipe.batch_norm else pattern_of(model)
         weights_key, order_key, self.data_key, self.score_key = jax.random.split(key, 4)
         self.identity = fingerprint(model, controls)
         self.settings = {
@@ -93,6 +96,7 @@ class Trainer:
             "key": np.asarray(jax.random.key_data(key)).tolist(),
             "precision": str(jnp.zeros(()).dtype),
             "base": base,
+            "pattern": None if pattern is None else [list(rows) for rows in pattern],
         }
         if missing is not None:
             self.settings["missing"] = np.asarray(missing).tolist()
@@ -101,7 +105,7 @@ class Trainer:
         self.model, self.steps, self.recipe = model, steps, recipe
         tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
         self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
-        blank = untrained(self.identity, recipe, steps, weights_key)
+        blank = untrained(self.identity, recipe, steps, weights_key, pattern)
         if missing is not None:  # A sensor that is silent here has a scale all the same.
             tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
         to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
@@ -176,7 +180,9 @@ class Trainer:
             bad_share=max(run.bad_share, float(bad)),
         )
         moved = self._judge(moved, float(loss))
-        if np.isfinite(moved.history[-1]).all():
+        # A network that gives no numbers changes nothing, so the loss alone does not tell.
+        numbers = [moved.history[-1], *jax.tree.leaves(eqx.filter(network, eqx.is_array))]
+        if all(np.isfinite(values).all() for values in numbers):
             return moved
         if run.failures == RETRIES:
             raise FloatingPointError(
