@@ -50,8 +50,8 @@ class Recipe:
     iterations: int = 2
     innovations: bool = True
     batch_norm: bool = False
-    width: int = 64
-    depth: int = 3
+    width: int = 24
+    depth: int = 2
     closed_form: bool = True
     samples: int = 4
     batch: int | None = None

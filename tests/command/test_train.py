@@ -64,6 +64,7 @@ def test_half_a_training_is_written_only_where_nothing_was(robot, tmp_path, monk
     proposal = types.SimpleNamespace(
         history=np.array([[7, 0.1, 0.2, 0.9]]),
         recipe=Recipe.fast(),
+        adds_nothing=False,
         save=lambda file: Path(file).write_text("half"),
     )
 

@@ -15,6 +15,7 @@ from nopf.benchmarks import sensor_bias
 from nopf.proposals.fingerprint import differences, fingerprint
 from nopf.proposals.network import SOFTPLUS_ONE
 from nopf.proposals.neural import untrained
+from nopf.proposals.seen import pattern_of
 from tests import models
 from tests.filters.test_particle import standard_errors_from_one
 
@@ -306,3 +307,21 @@ def test_damaged_files_are_refused(trained, tmp_path):
         nopf.NeuralProposal.load(tmp_path / "none.nopf")
     with pytest.raises(FileNotFoundError, match="folder"):
         trained.save(tmp_path / "nowhere" / "robot.nopf")
+
+
+def test_an_idle_network_is_left_out():
+    """Untrained on the linearised fit: the filter is LPF's, particle by particle."""
+    model = models.unicycle()
+    recipe = nopf.Recipe.fast(base="linearised", width=8, defensive=0.0)
+    steps, pattern = model.steps(5), pattern_of(model)
+    idle = untrained(fingerprint(model, None), recipe, steps, jax.random.key(0), pattern)
+    assert idle.adds_nothing
+    assert nopf.ParticleFilter(model, idle, 10).proposal.idle
+    assert not scrambled(model, base="linearised").adds_nothing
+    ys = nopf.simulate(model, 5, jax.random.key(1)).observations
+    plain = nopf.LinearisedProposal(defensive=0.0)
+    found, expected = (
+        nopf.ParticleFilter(model, proposal, 50).run(ys, key=jax.random.key(2))
+        for proposal in (idle, plain)
+    )
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)

@@ -171,3 +171,8 @@ def _print_result(trained: Trained, out: Path, as_json: bool) -> None:
             f"{out}: {steps} steps in {trained.seconds:.1f} s on the {proposal.recipe.base} base; "
             f"held-out ESS {100 * share:.1f} % of the draws"
         )
+        if proposal.adds_nothing:
+            print(
+                "The network has nothing to add to the linearised fit: filters leave it out, and "
+                "--filter lpf does the same without a file."
+            )

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
+from nopf.gaussian import is_traced
 from nopf.model import StateSpaceModel
 from nopf.proposals.factor import Factor, Product, Triangular, embedded
 from nopf.proposals.features import Features, blank_features
@@ -53,6 +54,18 @@ class NeuralProposal(Proposal):
     recipe: Recipe = eqx.field(static=True)
     fingerprint: str = eqx.field(static=True)
     pattern: Pattern | None = eqx.field(static=True, default=None)
+    idle: bool = eqx.field(static=True, default=False)  # the network is not evaluated
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether the network is as it was before training, so that its base does without it."""
+        heads = (self.network.mean_head, self.network.factor_head)
+        if self.recipe.base != "linearised" or is_traced(heads):
+            return False
+        return not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(heads))
+
+    def settled(self, model: StateSpaceModel) -> "NeuralProposal":
+        return dataclasses.replace(self, idle=True) if self.adds_nothing else self
 
     def check(self, model: StateSpaceModel) -> None:
         known, found = json.loads(self.fingerprint), shape_of(model)
@@ -90,6 +103,19 @@ class NeuralProposal(Proposal):
         axis: str | None,
     ) -> tuple[GaussianLaw, Any]:
         """The law, and the network's running moments if it is trained over the batch `axis`."""
+        motion = model.motion(ancestor, step)
+
+        def law(mean: Float[Array, " s"], factor: Factor) -> GaussianLaw:
+            mean, factor = embedded(mean, factor, seen_in(self.pattern), model.noise_size)
+            return GaussianLaw(
+                mean, factor, lambda z: model.log_likelihood(y, motion(z), step), None
+            )
+
+        base = None
+        if self.recipe.base == "linearised":
+            base = gauss_newton(model, ancestor, y, step, self.recipe.iterations, self.pattern)
+            if self.idle:
+                return law(*base), []
         observed = ~jnp.isnan(y)
         informed = jnp.any(observed) if self.features.masks else jnp.all(observed)
         predicted = model.skeleton(ancestor, step)
@@ -98,20 +124,11 @@ class NeuralProposal(Proposal):
         shift, diagonal, below = (
             jnp.where(informed, head, nothing) for head, nothing in zip(heads, neutral, strict=True)
         )
-        pairs = pairs_in(self.pattern, shift.size)
-        mean, factor = shift, cast(Factor, Triangular(diagonal, below, pairs))
-        if self.recipe.base == "linearised":
-            centre, base = gauss_newton(
-                model, ancestor, y, step, self.recipe.iterations, self.pattern
-            )
-            mean, factor = centre + base.colour(shift), Product(base, factor)
-        mean, factor = embedded(mean, factor, seen_in(self.pattern), model.noise_size)
-        motion = model.motion(ancestor, step)
-
-        def log_likelihood(z: Float[Array, " k"]) -> Float[Array, ""]:
-            return model.log_likelihood(y, motion(z), step)
-
-        return GaussianLaw(mean, factor, log_likelihood, None), moments
+        factor = Triangular(diagonal, below, pairs_in(self.pattern, shift.size))
+        if base is None:
+            return law(shift, factor), moments
+        centre, root = base
+        return law(centre + root.colour(shift), Product(root, factor)), moments
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the proposal to a file, whole or not at all."""

@@ -68,7 +68,7 @@ def _descend(
     tuples_key, score_key, key = jax.random.split(key, 3)
     tuples, held_out = _tuples(seen, tuples_key)
     identity = fingerprint(model, proposal.control_size)
-    proposal = dataclasses.replace(proposal, fingerprint=json.dumps(identity))
+    proposal = dataclasses.replace(proposal, fingerprint=json.dumps(identity), idle=False)
 
     def judge(network: Network) -> tuple[float, float]:
         scores = _score(proposal, network, model, held_out, score_key)
