@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 # The Python of each library's environment, and the benchmarks that it can run.
 LIBRARIES = {
     "nopf": (".venv-peers", None),
-    "cuthbert": (".venv-peers", None),
+    "cuthbert": (".venv-peers", ("sensor-bias", "range-bearing", "range-only")),
     "particles": (".venv-peers-numpy", ("sensor-bias", "range-bearing", "range-only")),
 }
 

@@ -1,7 +1,7 @@
-"""cuthbert's particle filter with the benchmark's own functions, compiled as it recommends.
+"""cuthbert's particle filter, compiled as it recommends, with models in plain JAX.
 
-As its documentation has it, all particles of all steps are kept; that is part of its time. The mean
-of each step is computed from them, as nopf gives it.
+As in its documentation, all particles of all steps are kept; that is part of its time. The mean of
+each step is computed from them, as nopf gives it.
 """
 
 import cuthbert
@@ -9,19 +9,18 @@ import jax
 import jax.numpy as jnp
 from cuthbert.smc import particle_filter
 from cuthbertlib.resampling import systematic
+from jax_models import MODELS
 from serving import serve
-
-from nopf.benchmarks import BENCHMARKS
 
 
 def prepare(name, particles, ys):
     """A function of a seed that gives evidence, mean ESS and the last mean."""
-    model = BENCHMARKS[name].model
-    inputs = (jnp.asarray(ys), jax.tree.map(jnp.asarray, model.steps(len(ys))))
+    model = MODELS[name]
+    inputs = (jnp.asarray(ys), jnp.arange(len(ys)))
     flt = particle_filter.build_filter(
-        init_sample=model.sample_prior,
-        propagate_sample=lambda key, x, at: model.sample_transition(key, x, at[1]),
-        log_potential=lambda old, new, at: model.log_likelihood(at[0], new, at[1]),
+        init_sample=model.initial,
+        propagate_sample=lambda key, x, at: model.move(key, x, at[1]),
+        log_potential=lambda old, new, at: model.log_likelihood(at[0], new),
         n_filter_particles=particles,
         resampling_fn=systematic.resampling,
     )
