@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -325,3 +326,24 @@ def test_an_idle_network_is_left_out():
         for proposal in (idle, plain)
     )
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_of_0_1_0_is_what_it_was():
+    """Mean and factor at one state, as 0.1.0 gave them for this file."""
+    model = sensor_bias.model
+    file = Path(__file__).parents[1] / "data" / "sensor-bias-0.1.0.nopf"
+    proposal = nopf.NeuralProposal.load(file, model)
+    x, y = jnp.array([1.0, 0.2, -0.1]), jnp.array([1.1, 0.3])
+    law = proposal.law(model, x, y, model.nominal_step())
+    root = np.asarray(jax.vmap(law.factor.colour)(jnp.eye(3))).T
+    np.testing.assert_allclose(law.mean, [0.400970, 0.679632, 0.679632], rtol=1e-4)
+    diagonal = np.logaddexp(0, SOFTPLUS_ONE + np.array([-0.348076, -0.273434, -0.349314]))
+    np.testing.assert_allclose(np.diagonal(root), diagonal, rtol=1e-4)
+    below = [root[1, 0], root[2, 0], root[2, 1]]
+    np.testing.assert_allclose(below, [-0.00392981, -0.00392981, -0.306751], rtol=1e-3)
+    ys = nopf.simulate(model, 20, jax.random.key(1)).observations
+    learned, plain = (
+        nopf.ParticleFilter(model, how, 500).run(ys, key=jax.random.key(2)).ess.mean()
+        for how in (proposal, None)
+    )
+    assert learned > 1.5 * plain

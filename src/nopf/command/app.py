@@ -33,6 +33,8 @@ class Commands(typer.core.TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if command is None:
             return name, command, rest
+        if ctx.params["cache"]:
+            keep_compiled()  # before the command imports JAX
         module = importlib.import_module(f"nopf.command.{command.name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(command.name)(getattr(module, f"{command.name}_command"))
@@ -78,9 +80,7 @@ def prepare(
         ),
     ] = True,
 ) -> None:
-    """What holds for all commands."""
-    if cache:
-        keep_compiled()
+    """Options of all commands; what they ask for is done where a command is called."""
 
 
 def main() -> None:

@@ -286,9 +286,9 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
     proposal.check(model)
     proposal = proposal.settled(model)
     share_of_one(proposal.share, "proposal: share")
-    if model.reads_control:
-        return proposal
-    name = type(proposal).__name__
+    name, home = type(proposal).__name__, type(proposal).__module__
+    if model.reads_control or home.startswith("nopf."):
+        return proposal  # Nothing can be tried, or nothing is new: tracing takes its time.
     said = "propose" if isinstance(proposal, WeighsItself) else "law"
     n, d = 2, model.space.size
     memory = jax.tree.map(

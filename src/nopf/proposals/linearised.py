@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
 from nopf.gaussian import is_traced
@@ -29,7 +29,7 @@ from nopf.model import StateSpaceModel
 from nopf.proposals.factor import Factor, OfFewRows, OfPrecision, embedded, put
 from nopf.proposals.law import GaussianLaw
 from nopf.proposals.proposal import Proposal
-from nopf.proposals.seen import Pattern, apart, pattern_of, seen_in
+from nopf.proposals.seen import Pattern, apart, pattern_of, run_once, seen_in
 from nopf.steps import Step
 
 SHARE = 0.01
@@ -111,16 +111,23 @@ def _may_wind(model: StateSpaceModel) -> bool:
     angles = list(model.space.angles)
     if not angles:
         return False
-    if is_traced(model) or (model.reads_control and not model.control_names):
+    unknown = model.reads_control and not model.control_names
+    if is_traced((model, jnp.zeros(()))) or unknown:
         return True  # It cannot be seen: better safe.
+    whites = np.random.default_rng(0).normal(size=(64, model.noise_size))
+    spread = _spread_of_a_step(model, jax.random.key(0), jnp.asarray(whites))
+    return bool(np.any(np.asarray(spread)[angles] > WINDING))
+
+
+@run_once
+def _spread_of_a_step(
+    model: StateSpaceModel, key: PRNGKeyArray, whites: Float[Array, "n k"]
+) -> Float[Array, " d"]:
     control = jnp.zeros(len(model.control_names)) if model.reads_control else None
-    x, step = model.sample_prior(jax.random.key(0)), model.nominal_step(control=control)
-    whites = jax.random.normal(jax.random.key(1), (64, model.noise_size))
+    x, step = model.sample_prior(key), model.nominal_step(control=control)
     states = jax.vmap(lambda z: model.move(x, z, step))(whites)
     apart = model.space.difference(states, model.skeleton(x, step)[None])
-    spread = jnp.sqrt(jnp.mean(apart[:, np.asarray(angles)] ** 2, axis=0))
-    # A function that closes over what is being traced shows only here that nothing can be seen.
-    return is_traced(spread) or bool(jnp.any(spread > WINDING))
+    return jnp.sqrt(jnp.mean(apart**2, axis=0))
 
 
 def gauss_newton(
@@ -144,10 +151,18 @@ def gauss_newton(
         z = put(part, sees, [0.0] * model.noise_size)
         return noise.whiten(model.innovation(y, motion(z), step))
 
+    def fit(_: Any, last: tuple[Array, Factor]) -> tuple[Array, Factor]:
+        return tangent_fit(residual, last[0], model.likelihood.trust, showing)
+
     mean = jnp.zeros(model.noise_size if sees is None else len(sees))
-    for _ in range(iterations):
-        mean, factor = tangent_fit(residual, mean, model.likelihood.trust, showing)
-    return mean, factor
+    if iterations == 1:
+        return tangent_fit(residual, mean, model.likelihood.trust, showing)
+    # In a loop, so that it is compiled once.
+    _, factor = jax.eval_shape(
+        lambda z: tangent_fit(residual, z, model.likelihood.trust, showing), mean
+    )
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), factor)
+    return jax.lax.fori_loop(0, iterations, fit, (mean, empty))
 
 
 def tangent_fit(

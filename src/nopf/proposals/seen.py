@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,9 +18,17 @@ from nopf.steps import Step
 PROBES = 64
 CHANGED = 1e-5  # of a size of one: more than rounding
 
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+
 Probe = Callable[[StateSpaceModel, Array, Array, Step, Array], Array]
 Pattern = tuple[tuple[int, ...], ...]
 """For each noise number the parts of the observation in which it shows."""
+
+
+def run_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Compiled for a single run, with the least effort: compiling would take all the time."""
+    options = {"xla_backend_optimization_level": 0}
+    return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
 
 def pattern_of(model: StateSpaceModel) -> Pattern | None:
@@ -117,8 +126,7 @@ def _likelihood_probe(
     return jnp.concatenate([value[None], slope])
 
 
-# Run once: compiling it takes all the time.
-@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})  # type: ignore[call-overload]
+@run_once
 def _shows(
     model: StateSpaceModel, key: PRNGKeyArray, numbers: Float[Array, "p n"], probe: Probe
 ) -> Bool[Array, "k m"]:
