@@ -174,6 +174,13 @@ def dot(a: Vector, b: Vector) -> Any:
     return jnp.sum(a * b)
 
 
+def transposed(vectors: list[Vector]) -> list[Vector]:
+    """The columns of a matrix, of its rows."""
+    if isinstance(vectors[0], list):
+        return [list(entries) for entries in zip(*vectors, strict=True)]
+    return [as_vector(column) for column in jnp.stack([jnp.asarray(v) for v in vectors]).T]
+
+
 def scaled(weight: Any, vector: Vector) -> Vector:
     """w v."""
     return [times(weight, x) for x in vector] if isinstance(vector, list) else weight * vector

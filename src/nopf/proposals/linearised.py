@@ -24,6 +24,7 @@ from nopf.linear import (
     solve_upper,
     times,
     total,
+    transposed,
 )
 from nopf.model import StateSpaceModel
 from nopf.proposals.factor import Factor, OfFewRows, OfPrecision, embedded, put
@@ -195,7 +196,7 @@ def tangent_fit(
         at_zero = [times(root, b) for root, b in zip(roots, at_zero, strict=True)]
         rows = [scaled(root, row) for root, row in zip(roots, rows, strict=True)]
     small = z.size <= value.size
-    vectors: list[Vector] = [list(c) for c in zip(*rows, strict=True)] if small else rows
+    vectors = transposed(rows) if small else rows
     gram = [
         [total([1.0, dot(a, c)]) if a is c else dot(a, c) for c in vectors[: i + 1]]
         for i, a in enumerate(vectors)
