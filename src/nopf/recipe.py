@@ -50,7 +50,7 @@ class Recipe:
     iterations: int = 2
     innovations: bool = True
     batch_norm: bool = False
-    width: int = 24
+    width: int = 32
     depth: int = 2
     closed_form: bool = True
     samples: int = 4
