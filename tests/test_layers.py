@@ -9,8 +9,8 @@ import nopf
 
 SOURCE = Path(nopf.__file__).parent
 # Left to right, as CONTRIBUTING.md has it.
-LEFT = ("layout", "space", "gaussian", "arguments", "robust", "steps", "noise", "likelihood")
-MIDDLE = ("functions", "model", "simulate", "linear", "resampling", "recipe", "files")
+LEFT = ("layout", "trigonometry", "space", "gaussian", "arguments", "robust", "steps", "noise")
+MIDDLE = ("likelihood", "functions", "model", "simulate", "linear", "resampling", "recipe", "files")
 RIGHT = ("proposals", "filters", "metrics", "training", "catalogue", "benchmarks")
 ORDER = [*LEFT, *MIDDLE, *RIGHT, "recording", "report", "command"]
 # These need libraries that are optional, so they are imported when they are needed.

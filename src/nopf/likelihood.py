@@ -15,6 +15,7 @@ from nopf.noise import Noise
 from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step
+from nopf.trigonometry import vectorised
 
 CORRELATED = (
     "robust: expected observation_noise as standard deviations, since measurements go wrong one "
@@ -138,7 +139,7 @@ class GaussianLikelihood(Likelihood):
         return True
 
     def predict(self, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
-        return as_array(self.observation(x, step))
+        return as_array(vectorised(self.observation)(x, step))
 
     @property
     def why_not_additive(self) -> str | None:
@@ -244,7 +245,7 @@ class CustomLikelihood(Likelihood):
     def predict(self, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
         if self.observation is None:
             return super().predict(x, step)
-        return as_array(self.observation(x, step))
+        return as_array(vectorised(self.observation)(x, step))
 
     @property
     def why_not_additive(self) -> str | None:
@@ -253,7 +254,7 @@ class CustomLikelihood(Likelihood):
     def log_prob(
         self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
     ) -> Float[Array, ""]:
-        return as_array(self.custom_log_prob(y, x, step))
+        return as_array(vectorised(self.custom_log_prob)(y, x, step))
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
         return as_array(self.custom_sample(key, x, step))

@@ -45,6 +45,7 @@ from nopf.noise import Noise, NoiseOfState, NoiseOfStep
 from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step, make_steps, regular_step
+from nopf.trigonometry import vectorised
 
 LIKELY_CONTROLS = 6  # for a trial call, where nobody says how many there are
 
@@ -157,7 +158,8 @@ class StateSpaceModel(eqx.Module):
     ) -> Callable[[Float[Array, " k"]], Float[Array, " d"]]:
         """The next state as a function of standard normal numbers z; angles are not wrapped."""
         if self.process_noise is None:
-            return lambda z: as_array(self.transition(ancestor, step, z))  # type: ignore[call-arg]
+            transition = vectorised(self.transition)
+            return lambda z: as_array(transition(ancestor, step, z))
         predicted = self.skeleton(ancestor, step)
         noise = self.process_noise.at(step, ancestor)
         return lambda z: one_by_one(operator.add, predicted, noise.colour(z))
@@ -172,7 +174,7 @@ class StateSpaceModel(eqx.Module):
         """The noise-free transition, angles wrapped."""
         if self.process_noise is None:
             return self.move(x, jnp.zeros(self.noise_size), step)
-        return self.space.wrap(as_array(self.transition(x, step)))  # type: ignore[call-arg]
+        return self.space.wrap(as_array(vectorised(self.transition)(x, step)))
 
     def sample_transition(
         self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step

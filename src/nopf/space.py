@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.layout import MANY, one_by_one
+from nopf.trigonometry import arctan2, cos, sin
 
 QUANTILE_ERROR = 0.0086  # of a standard deviation: the width of a bin
 EXTREME_LEVEL = 1e-4
+FEW = 12  # coordinates; up to so many covariances are written out one by one
 
 
 @jax.custom_jvp
@@ -85,14 +87,20 @@ class Space(eqx.Module):
             points: one row a point.
             weights: non-negative, summing to one.
         """
-        # Twice: far from zero, weights that sum to one only up to rounding would move the mean.
-        centre = weights @ points
-        mean = centre + weights @ (points - centre[None])
+        columns = jnp.unstack(points, axis=1) if self.size <= MANY else None
+        if columns is None:
+            # Twice: a sum over many rows of a matrix loses digits.
+            centre = weights @ points
+            mean = centre + weights @ (points - centre[None])
+        else:
+            mean = jnp.stack([jnp.dot(weights, column) for column in columns])
+            # Far from zero, weights that sum to one only up to rounding would move the mean.
+            mean = mean / jnp.sum(weights)
         if self.angles:
             index = np.asarray(self.angles)
-            angle = points[:, index]
-            circular = jnp.arctan2(weights @ jnp.sin(angle), weights @ jnp.cos(angle))
-            mean = mean.at[index].set(circular)
+            waves = [(sin(points[:, i]), cos(points[:, i])) for i in self.angles]
+            circular = [arctan2(jnp.dot(weights, s), jnp.dot(weights, c)) for s, c in waves]
+            mean = mean.at[index].set(jnp.stack(circular))
         return mean
 
     def covariance(
@@ -100,7 +108,15 @@ class Space(eqx.Module):
     ) -> Float[Array, "d d"]:
         """Weighted covariance Σ wᵢ δᵢ δᵢᵀ of the wrapped differences δᵢ from `mean`."""
         delta = self.difference(points, mean[None])
-        return (weights[:, None] * delta).T @ delta
+        if self.size > FEW:
+            return (weights[:, None] * delta).T @ delta
+        # Written out: with particles innermost, sums of products beat a product of matrices.
+        columns = jnp.unstack(delta, axis=1)
+        entries = [
+            [jnp.dot(weights * a, b) for b in columns[: i + 1]] for i, a in enumerate(columns)
+        ]
+        both = range(self.size)
+        return jnp.stack([jnp.stack([entries[max(i, j)][min(i, j)] for j in both]) for i in both])
 
     def quantiles(
         self,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
 from nopf.steps import Step
+from nopf.trigonometry import cos, sin
 
 OUTSIDE = 3.0  # standard deviations
 
@@ -66,7 +67,7 @@ class Features(eqx.Module):
             if space.angles:
                 angles = jnp.stack([value[i] for i in space.angles])
                 seen = jnp.stack([known[i] for i in space.angles])
-                parts += [jnp.where(seen, wave(angles), 0) for wave in (jnp.cos, jnp.sin)]
+                parts += [jnp.where(seen, wave(angles), 0) for wave in (cos, sin)]
         if self.innovation is not None:
             surprise = model.innovation(y, predicted, step) / self.innovation
             # By hand: the library's has more digits near zero, and takes ten times longer.

@@ -1,0 +1,131 @@
+"""Sine, cosine and arctangent that XLA vectorises on a CPU, and functions rewritten to use them.
+
+XLA calls the C library for each of these, one particle at a time: 10 to 20 ns, where a polynomial
+takes 0.5. Those here are of least relative error on an eighth of a turn, fitted for single
+precision. The error is below 3·10⁻⁷ for angles up to 10⁵; beyond, it is as if x had been rounded
+once more. In double precision, and on other devices, JAX's own functions are used.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+# π/2 in three parts, of which the first two have few enough digits for exact products.
+QUARTER = (1.5703125, 0.000484466552734375, -6.39757837817001e-07)
+LARGEST = 0.8  # a little more than π/4
+
+
+def _reduced(x: Array) -> tuple[Array, Array, Array]:
+    """Which quarter turn x is in, and the sine and cosine of what is left of it."""
+    quarter = jnp.round(x * (2 / np.pi))
+    for part in QUARTER:
+        x = x - quarter * part
+    # Beyond 10⁵ the products are rounded, like x itself; beyond 10⁷ nothing is left of an angle.
+    x = jnp.clip(x, -LARGEST, LARGEST)
+    square = x * x
+    sine = ((-0.000195087407 * square + 0.008332113036) * square - 0.166666538636) * square
+    cosine = (2.443120442e-5 * square - 1.388730604e-3) * square + 4.166664565e-2
+    return quarter.astype(jnp.int32), x + x * sine, 1 - 0.5 * square + square * square * cosine
+
+
+def _is_ours(x: Any) -> bool:
+    """Whether the functions of this module take x."""
+    return jnp.result_type(x) == jnp.float32 and jax.default_backend() == "cpu"
+
+
+def sin(x: Array) -> Array:
+    """The sine of x."""
+    return _sin(x) if _is_ours(x) else jnp.sin(x)
+
+
+def cos(x: Array) -> Array:
+    """The cosine of x."""
+    return _cos(x) if _is_ours(x) else jnp.cos(x)
+
+
+def arctan2(y: Array, x: Array) -> Array:
+    """The angle of the point (x, y)."""
+    return _arctan2(y, x) if _is_ours(y) else jnp.arctan2(y, x)
+
+
+@jax.custom_jvp
+def _sin(x: Array) -> Array:
+    turn, sine, cosine = _reduced(x)
+    value = jnp.where(turn & 1 == 1, cosine, sine)
+    return jnp.where(turn & 2 == 2, -value, value)
+
+
+@jax.custom_jvp
+def _cos(x: Array) -> Array:
+    turn, sine, cosine = _reduced(x)
+    value = jnp.where(turn & 1 == 1, sine, cosine)
+    return jnp.where((turn + 1) & 2 == 2, -value, value)
+
+
+@jax.custom_jvp
+def _arctan2(y: Array, x: Array) -> Array:
+    across, along = jnp.abs(y), jnp.abs(x)
+    ratio = jnp.minimum(across, along) / jnp.maximum(across, along)
+    ratio = jnp.where(across == along, jnp.where(across == 0, 0, 1), ratio)  # 0/0 and ∞/∞
+    far = ratio > np.tan(np.pi / 8)
+    small = jnp.where(far, (ratio - 1) / (ratio + 1), ratio)
+    square = small * small
+    series = (0.080537191444 * square - 0.138776777284) * square + 0.19977709942
+    angle = small + small * square * (series * square - 0.333329491367)
+    angle = jnp.where(far, angle + np.pi / 4, angle)
+    angle = jnp.where(across > along, np.pi / 2 - angle, angle)
+    angle = jnp.where(jnp.signbit(x), np.pi - angle, angle)
+    angle = jnp.where(jnp.isnan(x) | jnp.isnan(y), jnp.nan, angle)
+    return jnp.copysign(angle, y)
+
+
+_sin.defjvp(lambda primals, tangents: (_sin(*primals), _cos(*primals) * tangents[0]))
+_cos.defjvp(lambda primals, tangents: (_cos(*primals), -_sin(*primals) * tangents[0]))
+
+
+@_arctan2.defjvp
+def _arctan2_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
+    (y, x), (dy, dx) = primals, tangents
+    square = x * x + y * y
+    return _arctan2(y, x), dy * (x / square) - dx * (y / square)
+
+
+VECTORISED = {lax.sin_p: _sin, lax.cos_p: _cos, lax.atan2_p: _arctan2}
+
+
+def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, with the sines, cosines and arctangents of this module.
+
+    What a user has written with `jnp.sin` is traced, and put together again with `sin`.
+    """
+
+    def rewritten(*args: Any) -> Any:
+        if not _is_ours(float(0)):
+            return function(*args)
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        values = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), values)
+
+    return rewritten
+
+
+def _evaluate(jaxpr: Any, constants: list[Any], args: list[Any]) -> list[Any]:
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [v.val if isinstance(v, jex.Literal) else known[v] for v in equation.invars]
+        primitive, inner = equation.primitive, equation.params.get("jaxpr")
+        if primitive in VECTORISED and _is_ours(inputs[0]):
+            results = [VECTORISED[primitive](*(jnp.asarray(value) for value in inputs))]
+        elif primitive.name == "jit" and isinstance(inner, jex.ClosedJaxpr):
+            results = _evaluate(inner.jaxpr, inner.consts, inputs)
+        else:
+            found = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
+            results = found if primitive.multiple_results else [found]
+        known.update(zip(equation.outvars, results, strict=True))
+    return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
