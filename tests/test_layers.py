@@ -10,9 +10,10 @@ import nopf
 SOURCE = Path(nopf.__file__).parent
 # Left to right, as CONTRIBUTING.md has it.
 LEFT = ("layout", "trigonometry", "space", "gaussian", "arguments", "robust", "steps", "noise")
-MIDDLE = ("likelihood", "functions", "model", "simulate", "linear", "resampling", "recipe", "files")
+MIDDLE = ("likelihood", "unordered", "functions", "model", "simulate", "linear", "marginal")
+TOOLS = ("resampling", "recipe", "files")
 RIGHT = ("proposals", "filters", "metrics", "training", "catalogue", "benchmarks")
-ORDER = [*LEFT, *MIDDLE, *RIGHT, "recording", "report", "command"]
+ORDER = [*LEFT, *MIDDLE, *TOOLS, *RIGHT, "recording", "report", "command"]
 # These need libraries that are optional, so they are imported when they are needed.
 OPTIONAL = ("report",)
 

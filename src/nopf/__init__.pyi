@@ -48,6 +48,15 @@ from .gaussian import (
 from .likelihood import (
     Likelihood as Likelihood,
 )
+from .marginal import (
+    Marginal as Marginal,
+)
+from .marginal import (
+    MarginalisedModel as MarginalisedModel,
+)
+from .marginal import (
+    marginalise as marginalise,
+)
 from .model import (
     StateSpaceModel as StateSpaceModel,
 )
@@ -137,3 +146,6 @@ from .training import (
 )
 
 __version__: str
+from .unordered import (
+    UnorderedLikelihood as UnorderedLikelihood,
+)

@@ -14,6 +14,7 @@ from nopf.filters import (
     KalmanFilter,
     ParticleFilter,
 )
+from nopf.marginal import marginalise
 from nopf.model import StateSpaceModel
 from nopf.proposals import (
     InnerSamplingProposal,
@@ -24,7 +25,7 @@ from nopf.proposals import (
     UnscentedProposal,
 )
 
-RecipeName = Literal["fast", "paper"]
+RecipeName = Literal["fast", "paper", "marginal"]  # the last: fast, on the marginalised model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Listing:
         recipe: how its proposal is trained; None if it learns nothing. Filters with the same recipe
             share a trained proposal.
         settings: what its numbers depend on, beside model, data, particles and proposal.
+        marginal: whether it is set up for the marginalised model.
     """
 
     name: str
@@ -86,6 +88,25 @@ class Listing:
     make: Make
     recipe: RecipeName | None = None
     settings: Callable[[Tuning], dict[str, Any]] = _nothing
+    marginal: bool = False
+
+    def of(self, model: StateSpaceModel) -> StateSpaceModel:
+        """The model as the filter sees it.
+
+        Raises:
+            ValueError: if nothing of it can be marginalised.
+        """
+        return _marginalised(model) if self.marginal else model
+
+
+_last: list[tuple[StateSpaceModel, StateSpaceModel]] = []
+
+
+def _marginalised(model: StateSpaceModel) -> StateSpaceModel:
+    """The last one is kept: to find out what is linear takes seconds."""
+    if not _last or _last[0][0] is not model:
+        _last[:] = [(model, marginalise(model))]
+    return _last[0][1]
 
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; a darker shade of its neighbour
@@ -154,6 +175,37 @@ CATALOGUE: dict[str, Listing] = {
             lambda m, n, t, p: ParticleFilter(m, p, n),
             recipe="paper",
         ),
+        Listing(
+            "mbpf",
+            "MBPF",
+            "#F4A582",
+            lambda m, n, t, p: ParticleFilter(m, None, n),
+            marginal=True,
+        ),
+        Listing(
+            "mlpf",
+            "MLPF",
+            "#117733",
+            lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
+            settings=_iterations,
+            marginal=True,
+        ),
+        Listing(
+            "malpf",
+            "MALPF",
+            "#332288",
+            lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
+            settings=_iterations,
+            marginal=True,
+        ),
+        Listing(
+            "mnopf",
+            "MNOPF",
+            "#44AA99",
+            lambda m, n, t, p: ParticleFilter(m, p, n),
+            recipe="marginal",
+            marginal=True,
+        ),
     )
 }
 NAMES = tuple(CATALOGUE)
@@ -187,4 +239,4 @@ def make_filter(
     listing = CATALOGUE[name]
     if listing.recipe is not None and proposal is None:
         raise ValueError(f"filter: {name} needs a trained proposal; train one with nopf.train")
-    return listing.make(model, particles, tuning, proposal)
+    return listing.make(listing.of(model), particles, tuning, proposal)

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import as_array, expect_shape, shape_of, some_key
@@ -90,6 +91,27 @@ class Likelihood(eqx.Module):
         """The zero-mean noise of this step, where it is additive."""
         raise TypeError(f"{type(self).__name__} has no additive noise")
 
+    @property
+    def arrangements(self) -> np.ndarray | None:
+        """`(k, m)`, if the order in which measurements come is not known: in each of k cases, all
+        as likely, sensor i has measured entry `arrangements[case, i]`, and `sensors` say how.
+        Otherwise None."""
+        return None
+
+    @property
+    def sensors(self) -> "GaussianLikelihood | None":
+        """What the measurements would be if their order, and which of them are outliers, were
+        known: a prediction and Gaussian noise. None if there is no such thing."""
+        return None
+
+    def residual(
+        self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
+    ) -> Float[Array, " m"]:
+        """The innovation in units of the noise, in the most likely order; zero where missing."""
+        if self.sensors is None:
+            raise TypeError(f"{type(self).__name__} has no Gaussian noise to whiten by")
+        return self.sensors.whitened(y, x, step)
+
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"] | None:
         """Share of its precision that a coordinate so many standard deviations away deserves; None
         if that is all of it, however far it is."""
@@ -148,6 +170,17 @@ class GaussianLikelihood(Likelihood):
     def noise_at(self, step: Step) -> Gaussian:
         return self.noise.at(step)
 
+    @property
+    def sensors(self) -> "GaussianLikelihood":
+        return self
+
+    def whitened(
+        self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
+    ) -> Float[Array, " m"]:
+        """The innovation in units of the noise, uncorrelated; zero where y is missing."""
+        noise = self.noise_at(step).marginal(~jnp.isnan(y))
+        return noise.whiten(innovation(self, self.space, y, x, step))
+
     def log_prob(
         self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
     ) -> Float[Array, ""]:
@@ -204,6 +237,10 @@ class RobustLikelihood(Likelihood):
 
     def noise_at(self, step: Step) -> Gaussian:
         return self.good.noise_at(step)
+
+    @property
+    def sensors(self) -> GaussianLikelihood:
+        return self.good
 
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
         return self.tails.trust(z)

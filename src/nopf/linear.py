@@ -1,7 +1,7 @@
 """Linear algebra on models: tangents, tests of linearity, and small systems for many particles."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,6 +13,17 @@ from nopf.gaussian import is_traced
 from nopf.layout import MANY
 from nopf.model import StateSpaceModel
 from nopf.steps import Step
+
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+
+Pattern = tuple[tuple[int, ...], ...]
+"""For each input the outputs that depend on it."""
+
+
+def run_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Compiled for a single run, with the least effort: compiling would take all the time."""
+    options = {"xla_backend_optimization_level": 0}
+    return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
 
 def linearise(
@@ -196,3 +207,42 @@ def combine(vectors: list[Vector], weights: list[Any]) -> Float[Array, " k"]:
 def as_array(vector: list[Any]) -> Float[Array, " k"]:
     """The scalars as one array."""
     return jnp.stack([jnp.asarray(entry, float) if is_zero(entry) else entry for entry in vector])
+
+
+def apart(pattern: Pattern) -> list[list[int]]:
+    """Groups of noise numbers of which no two show in the same entry."""
+    groups: list[list[int]] = []
+    for i, rows in enumerate(pattern):
+        for group in groups:
+            if not any(set(rows) & set(pattern[j]) for j in group):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    return groups
+
+
+def jacobian_rows(
+    push: Callable[[Array], Array], size: int, width: int, pattern: Pattern | None
+) -> list[Vector]:
+    """The rows of a Jacobian, given how it is multiplied with a vector.
+
+    Inputs of which no two show in the same output share one product. Entries outside the pattern
+    are known to be zero.
+    """
+    if pattern is None:
+        columns = finite(jax.vmap(push)(jnp.eye(size)))
+        return [as_vector(row) for row in columns.T]
+    entries: list[list[Any]] = [[0.0] * size for _ in range(width)]
+    for group in apart(pattern):
+        pushed = push(jnp.asarray(np.isin(np.arange(size), group), float))
+        for i in group:
+            for row in pattern[i]:
+                # One by one: XLA would put a vector together only to take it apart.
+                entries[row][i] = finite(pushed[row])
+    return [*entries]
+
+
+def finite(values: Array) -> Array:
+    """The values, zero where they are not finite: where there is no tangent nothing is learned."""
+    return jnp.where(jnp.isfinite(values), values, 0)

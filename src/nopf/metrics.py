@@ -13,6 +13,7 @@ metric of the paper, is not a function of particles.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import scipy.stats
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -181,3 +182,22 @@ def _check(space: Space, particles: Array, log_weights: Array | None, truth: Arr
         raise ValueError(
             f"log_weights: expected shape {particles.shape[:2]}, got {log_weights.shape}"
         )
+
+
+def draws(
+    space: Space, means: Float[np.ndarray, "r t d"], stds: Float[np.ndarray, "r t d"]
+) -> Float[np.ndarray, "t d"]:
+    """How many independent draws of the posterior would give means as good as a filter's: the
+    posterior variance over the variance of its mean between runs.
+
+    Args:
+        space: of the states.
+        means, stds: posterior means and standard deviations of r runs on the same data.
+    """
+    # About the first, so that angles near ±π have a mean.
+    apart = np.asarray(space.difference(jnp.asarray(means), jnp.asarray(means[:1])))
+    apart = apart - apart.mean(axis=0)
+    spread = np.sum(apart.astype(float) ** 2, axis=0) / (len(means) - 1)
+    variance = np.mean(stds.astype(float) ** 2, axis=0)
+    # Of an exact filter the means differ by rounding, if at all.
+    return variance / np.maximum(spread, np.finfo(float).tiny)

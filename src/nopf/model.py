@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -46,6 +46,9 @@ from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step, make_steps, regular_step
 from nopf.trigonometry import vectorised
+
+Particle: TypeAlias = Any
+"""What a filter moves and weighs: a state `(d,)`, or a `Marginal` of a marginalised model."""
 
 LIKELY_CONTROLS = 6  # for a trial call, where nobody says how many there are
 
@@ -150,12 +153,10 @@ class StateSpaceModel(eqx.Module):
 
     # For one particle ---------------------------------------------------------------------------
 
-    def sample_prior(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+    def sample_prior(self, key: PRNGKeyArray) -> Particle:
         return self.space.wrap(as_array(self.prior.sample(key)))
 
-    def motion(
-        self, ancestor: Float[Array, " d"], step: Step
-    ) -> Callable[[Float[Array, " k"]], Float[Array, " d"]]:
+    def motion(self, ancestor: Particle, step: Step) -> Callable[[Float[Array, " k"]], Particle]:
         """The next state as a function of standard normal numbers z; angles are not wrapped."""
         if self.process_noise is None:
             transition = vectorised(self.transition)
@@ -164,24 +165,24 @@ class StateSpaceModel(eqx.Module):
         noise = self.process_noise.at(step, ancestor)
         return lambda z: one_by_one(operator.add, predicted, noise.colour(z))
 
-    def move(
-        self, ancestor: Float[Array, " d"], z: Float[Array, " k"], step: Step
-    ) -> Float[Array, " d"]:
+    def move(self, ancestor: Particle, z: Float[Array, " k"], step: Step) -> Particle:
         """The next state that standard normal numbers z make of `ancestor`."""
-        return self.space.wrap(self.motion(ancestor, step)(z))
+        return self.wrap(self.motion(ancestor, step)(z))
 
-    def skeleton(self, x: Float[Array, " d"], step: Step) -> Float[Array, " d"]:
+    def wrap(self, x: Particle) -> Particle:
+        """The same particle, its angles in (−π, π]."""
+        return self.space.wrap(x)
+
+    def skeleton(self, x: Particle, step: Step) -> Particle:
         """The noise-free transition, angles wrapped."""
         if self.process_noise is None:
             return self.move(x, jnp.zeros(self.noise_size), step)
         return self.space.wrap(as_array(vectorised(self.transition)(x, step)))
 
-    def sample_transition(
-        self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step
-    ) -> Float[Array, " d"]:
+    def sample_transition(self, key: PRNGKeyArray, x: Particle, step: Step) -> Particle:
         return self.move(x, jax.random.normal(key, (self.noise_size,)), step)
 
-    def process_noise_at(self, step: Step, x: Float[Array, " d"] | None = None) -> Gaussian:
+    def process_noise_at(self, step: Step, x: Particle | None = None) -> Gaussian:
         """The zero-mean process noise of this step, where it is additive.
 
         Args:
@@ -192,9 +193,7 @@ class StateSpaceModel(eqx.Module):
             raise TypeError("process_noise: this transition takes its noise as an argument")
         return self.process_noise.at(step, x)
 
-    def log_transition(
-        self, new: Float[Array, " d"], x: Float[Array, " d"], step: Step
-    ) -> Float[Array, ""]:
+    def log_transition(self, new: Float[Array, " d"], x: Particle, step: Step) -> Float[Array, ""]:
         """log p(new | x), where there is a density (see `why_no_density`)."""
         if self.process_noise is None or self.noise_size < self.space.size:
             raise TypeError(f"model: the transition has no density: {self.why_no_density()}")
@@ -211,34 +210,75 @@ class StateSpaceModel(eqx.Module):
         """The additive observation noise, if that is what it is."""
         return getattr(self.likelihood.nominal(), "noise", None)
 
-    def predict_observation(self, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
+    def predict_observation(self, x: Particle, step: Step) -> Float[Array, " m"]:
         """The noise-free observation."""
-        return as_array(self.likelihood.predict(x, step))
+        return as_array(self.likelihood.predict(self.expectation(x), step))
 
     def observation_noise_at(self, step: Step) -> Gaussian:
         """The zero-mean observation noise of this step, where it is additive."""
         return self.likelihood.noise_at(step)
 
-    def sample_observation(
-        self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step
-    ) -> Float[Array, " m"]:
+    def sample_observation(self, key: PRNGKeyArray, x: Particle, step: Step) -> Float[Array, " m"]:
         return self.observation_space.wrap(as_array(self.likelihood.sample(key, x, step)))
 
-    def innovation(
-        self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
-    ) -> Float[Array, " m"]:
+    def innovation(self, y: Float[Array, " m"], x: Particle, step: Step) -> Float[Array, " m"]:
         """y minus the predicted observation, wrapped; zero where y is missing."""
-        return innovation(self.likelihood, self.observation_space, y, x, step)
+        expected = self.expectation(x)
+        return innovation(self.likelihood, self.observation_space, y, expected, step)
 
-    def log_likelihood(
-        self, y: Float[Array, " m"], x: Float[Array, " d"], step: Step
-    ) -> Float[Array, ""]:
+    def residual(self, y: Float[Array, " m"], x: Particle, step: Step) -> Float[Array, " m"]:
+        """The innovation in units of the noise, uncorrelated, where noise is Gaussian; of the most
+        likely order, where that is not known. Zero where y is missing."""
+        return self.likelihood.residual(y, x, step)
+
+    def log_likelihood(self, y: Float[Array, " m"], x: Particle, step: Step) -> Float[Array, ""]:
         """log p(y | x). Missing coordinates (NaN) are left out; with none observed it is 0."""
         if self.likelihood.additive:
             return self.likelihood.log_prob(y, x, step)
         some = jnp.any(~jnp.isnan(y))
         value = as_array(self.likelihood.log_prob(jnp.where(some, y, 0), x, step))
         return jnp.where(some, value, 0)
+
+    @property
+    def whole(self) -> "StateSpaceModel":
+        """The model of all states, for what cannot be done with a marginalised one."""
+        return self
+
+    # What a particle stands for: in a plain model for itself. A marginalised one carries the
+    # mean and the covariance of some states, and says here what follows from that.
+
+    @property
+    def assimilation_size(self) -> int:
+        """How many standard normal numbers `assimilate` takes."""
+        return 0
+
+    def assimilate(
+        self, x: Particle, y: Float[Array, " m"], step: Step, white: Float[Array, " a"]
+    ) -> Particle:
+        """The particle after it has been weighed by an observation."""
+        return x
+
+    def expectation(self, x: Particle) -> Float[Array, " d"]:
+        """The mean of the state that a particle stands for."""
+        return x
+
+    def within(self, x: Particle) -> Float[Array, "d d"] | None:
+        """The covariance of that state; None if there is none. Linear in what the particle carries,
+        so that the mean of it is that of the mean particle."""
+        return None
+
+    def spread(self, x: Particle) -> Float[Array, " d"] | None:
+        """The standard deviations that belong to `within`."""
+        return None
+
+    @property
+    def completion_size(self) -> int:
+        """How many standard normal numbers `complete` takes."""
+        return 0
+
+    def complete(self, x: Particle, white: Float[Array, " c"]) -> Float[Array, " d"]:
+        """A draw of the state that a particle stands for."""
+        return x
 
     # Steps and checks ---------------------------------------------------------------------------
 

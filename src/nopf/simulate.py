@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer
 from nopf.gaussian import Numbers, as_float_array, is_traced
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.steps import Step
 
 
@@ -18,14 +18,14 @@ class Trajectories(eqx.Module):
     """Simulated truth and data; with a leading batch axis if one was asked for.
 
     Attributes:
-        initial_state: `(d,)`, at time zero.
+        initial_state: `(d,)`, at time zero; of a marginalised model a `Marginal`.
         states: `(T, d)`, at the times of the observations.
         observations: `(T, m)`.
         steps: index, time, dt and control of each.
     """
 
-    initial_state: Float[Array, "*batch d"]
-    states: Float[Array, "*batch t d"]
+    initial_state: Any
+    states: Any
     observations: Float[Array, "*batch t m"]
     steps: Step
 
@@ -53,8 +53,18 @@ def simulate(
         start: the time of the initial state, 0 if left out.
         batch: how many independent trajectories; one, without a batch axis, if left out.
     """
-    horizon = positive_integer(horizon, "horizon")
-    steps = model.steps(horizon, times, controls, start)
+    steps = model.steps(positive_integer(horizon, "horizon"), times, controls, start)
+    return simulate_particles(model.whole, steps, key, initial_state, batch)
+
+
+def simulate_particles(
+    model: StateSpaceModel,
+    steps: Step,
+    key: PRNGKeyArray,
+    initial_state: Numbers | None = None,
+    batch: int | None = None,
+) -> Trajectories:
+    """Trajectories at these steps; of a marginalised model those of its particles."""
     initial = None
     if initial_state is not None:
         initial = jnp.asarray(as_float_array(initial_state, "initial_state"), float)
@@ -72,7 +82,8 @@ def simulate(
             (paths.states, "states: look for the cause in prior, transition or process_noise"),
             (paths.observations, "observations: look for the cause in the observation functions"),
         ]:
-            bad = ~np.all(np.isfinite(np.asarray(values)), axis=-1)
+            leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
+            bad = ~np.all([np.isfinite(leaf).all(axis=-1) for leaf in leaves], axis=0)
             if np.any(bad):
                 at = int(np.argwhere(bad)[0][-1])
                 raise FloatingPointError(f"NaN or infinite at step {at + 1} in simulated {culprit}")
@@ -88,13 +99,17 @@ def simulate_steps(
     if initial_state is None:
         initial_state = model.sample_prior(initial_key)
 
-    def advance(x: Array, inputs: Any) -> Any:
+    def advance(x: Particle, inputs: Any) -> Any:
         key, step = inputs
         state_key, observation_key = jax.random.split(key)
         x = model.sample_transition(state_key, x, step)
-        return x, (x, model.sample_observation(observation_key, x, step))
+        y = model.sample_observation(observation_key, x, step)
+        count = model.assimilation_size
+        white = jax.random.normal(jax.random.fold_in(state_key, 1), (count,)) if count else y[:0]
+        x = model.assimilate(x, y, step, white)
+        return x, (x, y)
 
-    initial_state = model.space.wrap(initial_state)
+    initial_state = model.wrap(initial_state)
     keys = jax.random.split(key, steps.index.shape[0])
     _, (states, observations) = jax.lax.scan(advance, initial_state, (keys, steps))
     return Trajectories(initial_state, states, observations, steps)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nopf.layout import MANY, one_by_one
+from nopf.layout import MANY, one_by_one, weighted_sums
 from nopf.trigonometry import arctan2, cos, sin
 
 QUANTILE_ERROR = 0.0086  # of a standard deviation: the width of a bin
@@ -87,15 +87,9 @@ class Space(eqx.Module):
             points: one row a point.
             weights: non-negative, summing to one.
         """
-        columns = jnp.unstack(points, axis=1) if self.size <= MANY else None
-        if columns is None:
-            # Twice: a sum over many rows of a matrix loses digits.
-            centre = weights @ points
-            mean = centre + weights @ (points - centre[None])
-        else:
-            mean = jnp.stack([jnp.dot(weights, column) for column in columns])
-            # Far from zero, weights that sum to one only up to rounding would move the mean.
-            mean = mean / jnp.sum(weights)
+        # Twice: far from zero, weights that sum to one only up to rounding would move the mean.
+        centre = weighted_sums(weights, points)
+        mean = centre + weighted_sums(weights, points - centre[None])
         if self.angles:
             index = np.asarray(self.angles)
             waves = [(sin(points[:, i]), cos(points[:, i])) for i in self.angles]

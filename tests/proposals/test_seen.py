@@ -7,7 +7,8 @@ import pytest
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.proposals.seen import apart, pairs_in, pattern_of, seen_in
+from nopf.linear import apart
+from nopf.proposals.seen import pairs_in, pattern_of, seen_in
 from tests import models
 
 

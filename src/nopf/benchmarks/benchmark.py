@@ -43,6 +43,10 @@ class Benchmark:
         """Which coordinates of the state the plane has."""
         return [self.model.state_names.index(name) for name in self.plane]
 
+    def model_of(self, short: str) -> StateSpaceModel:
+        """The model as a filter sees it, by its short name."""
+        return catalogue.CATALOGUE[short].of(self.model)
+
     def simulate(self, seed: int) -> Trajectories:
         """The truth and the data of a seed: the same for every filter."""
         return simulate(

@@ -27,6 +27,7 @@ from nopf.recipe import Recipe
 
 METRICS = ("nmse", "pnll", "es", "ess", "wt", "made", "picp")
 COLUMNS = ("benchmark", "filter", "seed", "particles", *METRICS, "log_evidence")
+DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
 FORMAT = 1
 TRAINING_SEED = 0
 KIND = "nopf trace"
@@ -41,12 +42,13 @@ class ResultsError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One filter on one seed of a benchmark."""
+    """One filter on one seed of a benchmark; run `repeats` times, to see how its means vary."""
 
     benchmark: str
     filter: str
     particles: int
     seed: int
+    repeats: int = dataclasses.field(default=1, compare=False)
 
     def __str__(self) -> str:
         return f"{self.filter} on {self.benchmark}, {self.particles} particles, seed {self.seed}"
@@ -117,7 +119,9 @@ class Results:
     def read(self, cell: Cell, settings: dict[str, Any]) -> Row | None:
         """The row of a finished cell; None if there is none, or none with these settings."""
         kept = _read_json(self._file(cell))
-        return kept["row"] if kept and kept.get("settings") == settings else None
+        if not kept or kept.get("settings") != settings:
+            return None
+        return kept["row"] if kept["row"].get("repeats", 1) >= cell.repeats else None
 
     def write(self, cell: Cell, settings: dict[str, Any], row: Row, trace: Trace | None) -> None:
         """Keeps a finished cell."""
@@ -139,7 +143,7 @@ class Results:
         """
         folder = self.folder / benchmark / "cells"
         kept = [_read_json(file) for file in folder.glob("*.json")] if folder.is_dir() else []
-        names = [field.name for field in dataclasses.fields(Cell)]
+        names = ("benchmark", "filter", "particles", "seed")
         found = []
         for one in filter(None, kept):
             row = one.get("row", {})
@@ -169,9 +173,12 @@ class Results:
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> None:
-    """Rows with the columns of `COLUMNS`; an empty field where there is no number."""
+    """Rows with the columns of `COLUMNS`, and those of `DRAWS` if there are any; an empty field
+    where there is no number."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    rows = list(rows)
+    columns = [*COLUMNS, *(name for name in DRAWS if any(name in row for row in rows))]
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(file, text.getvalue().encode())
@@ -194,7 +201,8 @@ def settings_of(cell: Cell) -> dict[str, Any]:
 def proposal_settings(benchmark: str, recipe: RecipeName) -> dict[str, Any]:
     """What decides how a proposal comes out."""
     case = BENCHMARKS[benchmark]
-    return {
+    own = {"marginal": True} if recipe == "marginal" else {}
+    return own | {
         "model": _identity(benchmark),
         "horizon": case.horizon,
         "recipe": dataclasses.asdict(recipe_of(benchmark, recipe)),

@@ -36,6 +36,7 @@ from nopf.simulate import Trajectories
 from nopf.training.to_file import Series, Trained, train_to_file
 
 DRAWN = 300  # particles of a picture
+EXACT = 1e10  # draws: more are rounding errors
 
 
 def plan(
@@ -43,6 +44,7 @@ def plan(
     filters: Sequence[str],
     seeds: int,
     particles: Sequence[int] | None = None,
+    repeats: int = 1,
 ) -> tuple[list[Cell], list[str]]:
     """The cells of a run, and why some filters have none.
 
@@ -50,19 +52,23 @@ def plan(
         benchmarks, filters: by name.
         seeds: from 0 on.
         particles: numbers of particles; the paper's if left out.
+        repeats: how often each runs on the same data.
     """
     cells, skipped = [], []
     for name in benchmarks:
         case = BENCHMARKS[name]
         for short in filters:
-            if CATALOGUE[short].recipe is None:
+            if CATALOGUE[short].recipe is None or CATALOGUE[short].marginal:
                 try:
-                    case.make_filter(short)
+                    if CATALOGUE[short].recipe is None:
+                        case.make_filter(short)
+                    else:
+                        case.model_of(short)
                 except ValueError as error:
                     skipped.append(f"{short} does not apply to {name}: {error}")
                     continue
             cells += [
-                Cell(name, short, n, seed)
+                Cell(name, short, n, seed, repeats)
                 for n in particles or [case.particles]
                 for seed in range(seeds)
             ]
@@ -138,7 +144,7 @@ def train_proposal(
 
     case = BENCHMARKS[benchmark]
     train_to_file(
-        case.model,
+        case.model_of("mnopf") if recipe == "marginal" else case.model,
         Series(case.horizon),
         jax.random.key(TRAINING_SEED),
         recipe_of(benchmark, recipe),
@@ -194,8 +200,34 @@ def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
         "ess_path": None if posterior.ess is None else _rounded(posterior.ess),
         "evidence_path": _rounded(posterior.log_evidence_increment),
     }
+    if cell.repeats > 1 and not exact:
+        more |= _draws(flt, path.observations, filter_key, cell.repeats)
     trace = _trace(case, posterior, path) if cell.seed == 0 else None
     return {name: row[name] for name in COLUMNS} | more, trace
+
+
+def _draws(flt: Filter, ys: Any, key: Any, repeats: int) -> dict[str, Any]:
+    """What the posterior means are worth, by repeated runs on the same data, and their time."""
+    jax.block_until_ready(flt.run(ys, key=key).mean)  # compiles what keeps no particles
+    started, runs = time.perf_counter(), []
+    for one in jax.random.split(key, repeats):
+        runs.append(flt.run(ys, key=one).info)
+        jax.block_until_ready(runs[-1].mean)
+    seconds = (time.perf_counter() - started) / repeats
+    means, stds = (np.stack([getattr(run, name) for run in runs]) for name in ("mean", "std"))
+    draws = metrics.draws(flt.model.space, means, stds)[1:]
+    by_state = np.median(draws, axis=0)
+    return {
+        "draws": _unless_exact(np.median(draws)),
+        "draws_worst": _unless_exact(np.min(by_state)),
+        "run_seconds": seconds,
+        "repeats": repeats,
+    }
+
+
+def _unless_exact(draws: Any) -> float | None:
+    """None where means differ between runs by rounding only."""
+    return float(draws) if draws < EXACT else None
 
 
 def _trace(case: Benchmark, posterior: Posterior, path: Trajectories) -> Trace:
@@ -236,7 +268,7 @@ def _filter(
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "proposal.nopf"
             file.write_bytes(proposal)
-            loaded = NeuralProposal.load(file, BENCHMARKS[benchmark].model)
+            loaded = NeuralProposal.load(file, BENCHMARKS[benchmark].model_of(short))
     return BENCHMARKS[benchmark].make_filter(short, particles, loaded), []
 
 

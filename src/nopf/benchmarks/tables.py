@@ -25,7 +25,10 @@ TITLES = {
     "wt": "WT [s] ↓",
     "made": "MADE ↓",
     "picp": "Joint PICP → 0.9",
+    "draws_rate": "Draws a second ↑",
+    "worst_rate": "of the worst state ↑",
 }
+RATES = {"draws_rate": "draws", "worst_rate": "draws_worst"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Table:
                 return words
             return f"\033[1m{words}\033[0m" if bold else f"{words}*"
 
-        head = ["", *TITLES.values()]
+        head = ["", *self.titles()]
         plain = [head, *self._grid(against_paper)]
         entries: list[list[Entry | None]] = [[None] * len(head)]
         entries += [[None, *row.values()] for row in self.entries.values()]
@@ -100,7 +103,8 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self, against_paper: bool = False) -> str:
-        lines = [f"| Filter | {' | '.join(TITLES.values())} |", "|---" * (len(METRICS) + 1) + "|"]
+        titles = self.titles()
+        lines = [f"| Filter | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
         for (short, row), words in zip(
             self.entries.items(), self._grid(against_paper), strict=True
         ):
@@ -113,11 +117,11 @@ class Table:
 
     def latex(self, against_paper: bool = False) -> str:
         arrows = {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "→": r"$\to$"}
-        titles = " & ".join(TITLES.values())
+        titles = " & ".join(self.titles())
         for sign, code in arrows.items():
             titles = titles.replace(sign, code)
         lines = [
-            r"\begin{tabular}{l" + "c" * len(METRICS) + "}",
+            r"\begin{tabular}{l" + "c" * len(self.titles()) + "}",
             r"\toprule",
             rf"Filter & {titles} \\",
             r"\midrule",
@@ -173,6 +177,14 @@ class Table:
             "filters": found,
         }
 
+    def metrics(self) -> list[str]:
+        """Those that there are, in order."""
+        return list(next(iter(self.entries.values())))
+
+    def titles(self) -> list[str]:
+        """What they are called."""
+        return [TITLES[metric] for metric in self.metrics()]
+
     def _grid(self, against_paper: bool) -> list[list[str]]:
         return [
             [self.label(short)]
@@ -187,7 +199,7 @@ def words_of(metric: str, entry: Entry | None, against_paper: bool = False) -> s
         return "–"
 
     def pair(mean: float, std: float) -> str:
-        digits = 1 if metric == "ess" else 4
+        digits = {"ess": 1, "draws_rate": 0, "worst_rate": 0}.get(metric, 4)
         return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
 
     words = pair(entry.mean, entry.std)
@@ -206,15 +218,16 @@ def tabulate(rows: Sequence[Row]) -> Table:
     ((benchmark, particles),) = benchmarks
     filters = [short for short in NAMES if any(row["filter"] == short for row in rows)]
     seeds = {short: sum(row["filter"] == short for row in rows) for short in filters}
+    names = [*METRICS, *(RATES if any("draws" in row for row in rows) else ())]
     values = {
-        (short, metric): [row[metric] for row in rows if row["filter"] == short]
+        (short, metric): [_value(row, metric) for row in rows if row["filter"] == short]
         for short in filters
-        for metric in METRICS
+        for metric in names
     }
-    ranks = {metric: _rank(metric, {s: values[s, metric] for s in filters}) for metric in METRICS}
+    ranks = {metric: _rank(metric, {s: values[s, metric] for s in filters}) for metric in names}
     entries = {
         short: {
-            metric: _entry(values[short, metric], ranks[metric].get(short, 0)) for metric in METRICS
+            metric: _entry(values[short, metric], ranks[metric].get(short, 0)) for metric in names
         }
         for short in filters
     }
@@ -224,6 +237,13 @@ def tabulate(rows: Sequence[Row]) -> Table:
                 beside = published().get((benchmark, short.removesuffix("-paper"), metric))
                 row[metric] = entry and dataclasses.replace(entry, published=beside)
     return Table(benchmark, particles, seeds, entries)
+
+
+def _value(row: Row, metric: str) -> float | None:
+    if metric not in RATES:
+        return row[metric]
+    draws = row.get(RATES[metric])
+    return None if draws is None else draws / row["run_seconds"]
 
 
 def seeds_in_words(count: int) -> str:
@@ -244,7 +264,8 @@ def published() -> dict[tuple[str, str, str], tuple[float, float]]:
 def _rank(metric: str, values: dict[str, list[Any]]) -> dict[str, int]:
     def cost(short: str) -> float:
         mean = float(np.mean(values[short]))
-        cost = {"ess": -mean, "picp": abs(mean - TARGET)}.get(metric, mean)
+        upwards = {name: -mean for name in ("ess", *RATES)}
+        cost = (upwards | {"picp": abs(mean - TARGET)}).get(metric, mean)
         return math.inf if math.isnan(cost) else cost
 
     known = [short for short, column in values.items() if _known(column)]

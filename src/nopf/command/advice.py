@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nopf.catalogue import make_filter
+from nopf import metrics
+from nopf.catalogue import CATALOGUE, make_filter
+from nopf.filters import KalmanFilter
+from nopf.marginal import MarginalisedModel
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
 from nopf.simulate import Trajectories, simulate
@@ -18,9 +21,9 @@ from nopf.training import train
 
 TRAJECTORIES = 20
 TURN = 2 * np.pi
-CANDIDATES = ("kf", "bpf", "lpf", "nopf")
-ENOUGH = 0.5  # share of the particles that count from which on nothing better is needed
-CLEARLY = 1.25  # how much better something less simple has to be
+CANDIDATES = ("kf", "bpf", "lpf", "mlpf", "nopf")
+REPEATS = 8  # runs on the same data, to see how means vary
+CLEARLY = 1.5  # how much better something less simple has to be
 
 
 @dataclasses.dataclass
@@ -30,19 +33,22 @@ class Trial:
     Attributes:
         name: its short name.
         ess: mean effective sample size; None for the exact filter.
+        draws: how many independent draws of the posterior would give means as good, median over
+            steps and states; None for the exact filter.
         milliseconds: of one step, without compilation.
         training: seconds, if it had to be trained.
     """
 
     name: str
     ess: float | None
+    draws: float | None
     milliseconds: float
     training: float | None = None
 
     @property
     def rate(self) -> float:
-        """Particles that count, for each millisecond."""
-        return np.inf if self.ess is None else self.ess / self.milliseconds
+        """Draws, for each millisecond of a step."""
+        return np.inf if self.draws is None else self.draws / self.milliseconds
 
 
 @dataclasses.dataclass
@@ -90,8 +96,12 @@ def check(
     ]
     problems = [*_gradients(model, paths), *_angles(model, paths)]
     findings += _noise(model, paths)
+    linear, solvable = _linear(model)
+    findings.append(linear)
     trials: list[Trial] = []
     for name in CANDIDATES:
+        if CATALOGUE[name].marginal and not solvable:
+            continue  # as said already
         if name == "nopf" and trials and trials[0].ess is None:
             break  # Nothing is better than exact.
         try:
@@ -105,7 +115,7 @@ def check(
 
 
 def advise(trials: list[Trial], particles: int) -> str:
-    """Which filter to use, and why."""
+    """Which filter to use, and why: the one whose means are worth the most draws for the time."""
     by_name = {trial.name: trial for trial in trials}
     if "kf" in by_name:
         return (
@@ -115,25 +125,39 @@ def advise(trials: list[Trial], particles: int) -> str:
     if "bpf" not in by_name:
         return "Mend the problems first: not even the bootstrap filter runs."
     blind = by_name["bpf"]
-    assert blind.ess is not None
-    best = max(trials, key=lambda trial: trial.rate)
-    if blind.ess >= ENOUGH * particles or best.rate < CLEARLY * blind.rate:
-        rivals = ", ".join(f"{_ratio(t, blind)} for {t.name}" for t in trials if t is not blind)
+    # From the simplest to the least simple; each has to be clearly better than those before it.
+    best = blind
+    for name in ("lpf", "mlpf", "nopf"):
+        if name in by_name and by_name[name].rate > CLEARLY * best.rate:
+            best = by_name[name]
+    others = [trial for trial in trials if trial is not best]
+    if best is blind:
+        rivals = ", ".join(f"{_ratio(t, blind)} for {t.name}" for t in others)
         return (
-            f"Use the bootstrap filter (--filter bpf): {100 * blind.ess / particles:.0f} % of its "
-            "particles count, and none of the others gives clearly more for the time"
-            + (f" ({rivals} times as many)." if rivals else ".")
+            "Use the bootstrap filter (--filter bpf): none of the others gives means that are "
+            "clearly better for the time"
+            + (f" (draws a second, relative to it: {rivals})." if rivals else ".")
         )
-    learned, fitted = by_name.get("nopf"), by_name.get("lpf")
-    if learned and fitted and best is learned and learned.rate < CLEARLY * fitted.rate:
-        best = fitted  # it needs no training
-    words = {"lpf": "linearised", "nopf": "learned"}[best.name]
-    others = [t for t in trials if t not in (best, blind)]
-    compared = "".join(f", {_ratio(best, t)} times as many as {t.name}" for t in others)
+    words = {
+        "lpf": "the linearised proposal",
+        "mlpf": "the linearised proposal, with what is linear solved exactly",
+        "nopf": "the learned proposal",
+    }[best.name]
+    compared = ", ".join(f"{_ratio(best, t)} times that of {t.name}" for t in others)
     return (
-        f"Use the {words} proposal (--filter {best.name}): for the same time {_ratio(best, blind)} "
-        f"times as many particles count as with the bootstrap filter{compared}."
+        f"Use {words} (--filter {best.name}): in the same time its means are worth the most "
+        f"independent draws of the posterior, {compared}."
     )
+
+
+def _linear(model: StateSpaceModel) -> tuple[str, bool]:
+    """What can be solved exactly, and what is left; and whether there is anything."""
+    try:
+        found = CATALOGUE["mlpf"].of(model)
+    except (TypeError, ValueError) as error:
+        return f"nothing can be solved exactly: {str(error).removeprefix('marginalise: ')}", False
+    assert isinstance(found, MarginalisedModel)
+    return found.summary(), True
 
 
 def _ratio(one: Trial, other: Trial) -> str:
@@ -262,7 +286,7 @@ def _try(
     run_key: Any,
     recipe: Recipe | None,
 ) -> Trial:
-    """Runs a filter on three of the trajectories."""
+    """Runs a filter again and again on one of the trajectories."""
     proposal, seconds = None, None
     if name == "nopf":
         started = time.perf_counter()
@@ -270,15 +294,18 @@ def _try(
         proposal = train(model, horizon, train_key, recipe=recipe, controls=controls)
         seconds = time.perf_counter() - started
     flt = make_filter(name, model, particles, proposal=proposal)
-    flt.run(paths.observations[0], key=run_key, controls=controls)
-    effective: list[float] = []
-    times = []
-    for ys in paths.observations[:3]:
+    ys = paths.observations[0]
+    jax.block_until_ready(flt.run(ys, key=run_key, controls=controls).mean)
+    runs, times = [], []
+    for key in jax.random.split(run_key, 1 if isinstance(flt, KalmanFilter) else REPEATS):
         started = time.perf_counter()
-        posterior = jax.block_until_ready(flt.run(ys, key=run_key, controls=controls))
+        runs.append(jax.block_until_ready(flt.run(ys, key=key, controls=controls).info))
         times.append(time.perf_counter() - started)
-        if posterior.ess is not None:
-            effective.append(float(posterior.ess.mean()))
-    # The fastest of three: what disturbs a measurement makes it longer.
-    milliseconds = 1e3 * min(times) / len(paths.observations[0])
-    return Trial(name, float(np.mean(effective)) if effective else None, milliseconds, seconds)
+    # The fastest: what disturbs a measurement makes it longer.
+    milliseconds = 1e3 * min(times) / len(ys)
+    if runs[0].ess is None:
+        return Trial(name, None, None, milliseconds, seconds)
+    means, stds = (np.stack([getattr(run, part) for run in runs]) for part in ("mean", "std"))
+    worth = float(np.median(metrics.draws(model.space, means, stds)[1:]))
+    ess = float(np.mean([run.ess.mean() for run in runs]))
+    return Trial(name, ess, worth, milliseconds, seconds)

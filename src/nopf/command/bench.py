@@ -23,6 +23,12 @@ from nopf.command.options import AsJson
 from nopf.files import write_whole
 
 Particles = Annotated[int | None, typer.Option(help="How many; the paper's number if left out.")]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        help="Run each filter so many times on the same data, to see what its means are worth."
+    ),
+]
 AgainstPaper = Annotated[
     bool, typer.Option("--against-paper", help="The published value beside each number.")
 ]
@@ -36,6 +42,7 @@ def bench_command(
     out: Out = Path("results"),
     workers: Workers = 0,
     cluster: Cluster = None,
+    repeats: Repeats = 1,
     against_paper: AgainstPaper = False,
     as_json: AsJson = False,
 ) -> None:
@@ -44,9 +51,12 @@ def bench_command(
     Every filter sees the same simulated data. A run that was cut short goes on where it was when
     the same command is given again. For each benchmark OUT gets metrics.csv, with one row a filter
     and seed, and the table as table.md, table.csv and table.tex.
+
+    With --repeats it has the columns draws and draws_worst as well: how many independent draws of
+    the posterior would give means as good (median over steps and states, and of the worst state).
     """
     counts = None if particles is None else [particles]
-    ran = run_cells(Request(names, filters, seeds, counts, out, workers, cluster))
+    ran = run_cells(Request(names, filters, seeds, counts, out, workers, cluster, repeats))
     tables = []
     for name in ran.benchmarks:
         count = BENCHMARKS[name].particles if particles is None else particles

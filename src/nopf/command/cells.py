@@ -35,6 +35,7 @@ class Request(NamedTuple):
     out: Path
     workers: int
     cluster: str | None
+    repeats: int = 1
 
 
 class Ran(NamedTuple):
@@ -49,7 +50,7 @@ def run_cells(request: Request) -> Ran:
     """Checks what was asked for, and runs it."""
     chosen, short = _chosen(request.names, request.filters)
     _check_numbers(request)
-    cells, skipped = plan(chosen, short, request.seeds, request.particles)
+    cells, skipped = plan(chosen, short, request.seeds, request.particles, request.repeats)
     for reason in skipped:
         say(reason)
     if not cells:
@@ -84,6 +85,7 @@ def _check_numbers(request: Request) -> None:
     for value, hint, low in [
         (request.seeds, "--seeds", 1),
         (request.workers, "--workers", 0),
+        (request.repeats, "--repeats", 1),
         *((count, "--particles", 2) for count in request.particles or []),
     ]:
         if value < low:

@@ -61,12 +61,19 @@ def _print_report(report: Report, horizon: int) -> None:
     if not report.problems:
         print("shapes, gradients and angles: nothing wrong found")
     print(f"\n{horizon} simulated steps, {report.particles} particles:\n")
-    print("filter   particles that count   ms a step   count for each ms   training")
+    print("filter       ESS     draws   ms a step   draws for each ms   training")
     for trial in report.trials:
-        ess = "exact" if trial.ess is None else f"{trial.ess:.0f}"
-        rate = "–" if trial.ess is None else f"{trial.rate:.0f}"
+        ess, draws, rate = "–", "exact", "–"
+        if trial.ess is not None:
+            ess, draws, rate = f"{trial.ess:.0f}", f"{trial.draws:.3g}", f"{trial.rate:.3g}"
         trained = "–" if trial.training is None else f"{trial.training:.0f} s"
-        print(f"{trial.name:7}{ess:>22}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}")
+        print(
+            f"{trial.name:7}{ess:>9}{draws:>10}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}"
+        )
+    print(
+        "\nESS: particles that count in the last step. Draws: how many independent draws of the "
+        "posterior\nwould give means as good (median over steps and states)."
+    )
     print(f"\n{report.advice}")
     if report.problems:
         print(f"But first mend what is marked PROBLEM above ({len(report.problems)}).")

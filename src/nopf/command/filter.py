@@ -102,8 +102,11 @@ class Request:
         proposal = self.proposal
         if CATALOGUE[self.short].recipe is not None and proposal is None:
             try:
-                proposal = proposal_for(self.model, recording, self.seed, say)
-            except DataError as error:
+                model = CATALOGUE[self.short].of(self.model)
+                proposal = proposal_for(model, recording, self.seed, say)
+            except ValueError as error:
+                if not isinstance(error, DataError):
+                    raise typer.BadParameter(str(error), param_hint="--filter") from None
                 where = "" if self.source == "-" else f"{self.source}: "
                 raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
         try:
@@ -181,7 +184,7 @@ def _given(file: Path | None, short: str, model: StateSpaceModel) -> NeuralPropo
     if CATALOGUE[short].recipe is None:
         raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
     try:
-        return NeuralProposal.load(file, model)
+        return NeuralProposal.load(file, CATALOGUE[short].of(model))
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error), param_hint="--proposal") from None
 

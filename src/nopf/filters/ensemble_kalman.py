@@ -53,7 +53,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
     ):
-        self.model = check_model(model)
+        self.model = check_model(model).whole
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
         self.health = bool(health)
@@ -88,7 +88,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         after = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
         predictive = Gaussian(jnp.zeros(y.size), spread)
         info = Info.of_particles(
-            space,
+            model,
             after.states,
             self._log_weights(),
             self.quantiles,

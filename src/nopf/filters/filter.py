@@ -262,7 +262,7 @@ class Filter(eqx.Module, Generic[Belief]):
             lag: how many later observations may count; all if left out.
         """
         check_one_series(posterior, "smooth")
-        return draw_backwards(self.model, posterior, key, trajectories, lag)
+        return draw_backwards(self.model.whole, posterior, key, trajectories, lag)
 
     # Inside -------------------------------------------------------------------------------------
 

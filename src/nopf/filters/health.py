@@ -55,7 +55,7 @@ class Surprise(NamedTuple):
 def predictive_p_values(
     key: PRNGKeyArray,
     model: StateSpaceModel,
-    before: Float[Array, "k d"],
+    before: Any,
     y: Float[Array, " m"],
     step: Step,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -68,14 +68,18 @@ def predictive_p_values(
         y: the observation.
         step: its step.
     """
-    k, m = model.noise_size, model.observation_space.size
+    k, m, c = model.noise_size, model.observation_space.size, model.completion_size
     # All noise in one draw: each costs more than what is drawn.
-    white = jax.random.normal(key, (len(before), k + m))
-    states = jax.vmap(lambda x, z: model.move(x, z, step))(before, white[:, :k])
+    white = jax.random.normal(key, (DRAWS, k + m + c))
+
+    def predicted(x: Any, white: Float[Array, " w"]) -> Float[Array, " d"]:
+        return model.complete(model.move(x, white[:k], step), white[k + m :])
+
+    states = jax.vmap(predicted)(before, white)
     see_key = jax.random.fold_in(key, 1)
 
     def p_value(likelihood: Likelihood) -> Float[Array, ""]:
-        seen = likelihood.sample_many(see_key, states, step, white[:, k:])
+        seen = likelihood.sample_many(see_key, states, step, white[:, k : k + m])
         return p_value_among(model, y, model.observation_space.wrap(seen))
 
     value, nominal = p_value(model.likelihood), model.likelihood.nominal()

@@ -56,11 +56,11 @@ class KalmanFilter(Filter[GaussianBelief]):
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
     ):
-        self.model = check_model(model)
+        self.model = check_model(model).whole
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
         self.health = bool(health)
-        _refuse(_why_not_linear_gaussian(model))
+        _refuse(_why_not_linear_gaussian(self.model))
 
     def check_steps(self, steps: Step) -> None:
         _refuse(_why_not_linear(self.model, steps))

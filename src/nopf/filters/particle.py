@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import check_key, positive_integer, shape_of, share_of_one
+from nopf.arguments import check_key, positive_integer, shape_of, share_of_one, some_key
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -34,13 +34,13 @@ class Particles(NamedTuple):
 
     Attributes:
         key: random key for the steps to come.
-        states: `(N, d)`.
+        states: what the model makes of a particle, with a leading axis N; `(N, d)` for most.
         log_weights: `(N,)`, normalised.
         memory: what the proposal carries per particle.
     """
 
     key: PRNGKeyArray
-    states: Float[Array, "n d"]
+    states: Any
     log_weights: Float[Array, " n"]
     memory: Any
 
@@ -49,13 +49,13 @@ class Ancestors(NamedTuple):
     """Those chosen to make a step.
 
     Attributes:
-        states: `(N, d)`.
+        states: as in `Particles`.
         log_weights: `(N,)` what they carry over; their sum is an estimate of one.
         memory: what the proposal carries per particle.
         laws: how each will move, if the choice has looked ahead; otherwise None.
     """
 
-    states: Float[Array, "n d"]
+    states: Any
     log_weights: Float[Array, " n"]
     memory: Any
     laws: Law | None = None
@@ -65,7 +65,7 @@ class Forecast(NamedTuple):
     """Some draws of the posterior before a step, and a key to move them with."""
 
     key: PRNGKeyArray
-    before: Float[Array, "k d"]
+    before: Any
 
 
 class ParticleEngine(Filter[Particles]):
@@ -108,18 +108,21 @@ class ParticleEngine(Filter[Particles]):
         top = jnp.max(updated)
         collapsed = top == -jnp.inf
 
-        def blind() -> tuple[Array, Any]:
+        def blind() -> tuple[Any, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
             white = _white(draw_key, self.particles, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
             return move(ancestors.states, white, step), ancestors.memory
 
-        states, memory = jax.lax.cond(collapsed, blind, lambda: (moved.state, moved.memory))
+        def seen() -> tuple[Any, Any]:
+            return assimilate_all(self.model, draw_key, moved.state, y, step), moved.memory
+
+        states, memory = jax.lax.cond(collapsed, blind, seen)
         relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
         total = jax.nn.logsumexp(relative)
         after = Particles(key, states, relative - total, memory)
         info = Info.of_particles(
-            self.model.space,
+            self.model,
             states,
             after.log_weights,
             self.quantiles,
@@ -136,19 +139,21 @@ class ParticleEngine(Filter[Particles]):
         return predictive_p_values(prediction.key, self.model, prediction.before, y, step)
 
     def ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        return belief.states, belief.log_weights
+        white = _white(
+            jax.random.fold_in(belief.key, 0), self.particles, self.model.completion_size
+        )
+        return jax.vmap(self.model.complete)(belief.states, white), belief.log_weights
 
     def culprits(self) -> str:
         if isinstance(self.proposal, TransitionProposal):
             return super().culprits()
         return f"prior, transition, process_noise or {type(self.proposal).__name__}"
 
-    def _before(
-        self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors
-    ) -> Float[Array, "k d"]:
+    def _before(self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors) -> Any:
         """Some draws of the posterior before this step."""
         positions = jax.random.uniform(jax.random.fold_in(key, 0), (DRAWS,))
-        return belief.states[indices_at(belief.log_weights, positions)]
+        chosen = indices_at(belief.log_weights, positions)
+        return jax.tree.map(lambda leaf: leaf[chosen], belief.states)
 
     def _equal_weights(self) -> Float[Array, " n"]:
         return jnp.full(self.particles, -np.log(self.particles), float)
@@ -189,7 +194,7 @@ def move_all(
     share = proposal.share if share is None else share
     ancestors = ancestors._replace(states=by_column(ancestors.states))
     states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
-    n = states.shape[0]
+    n = ancestors.log_weights.shape[0]
     if isinstance(proposal, WeighsItself):
         propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))
         return propose(jax.random.split(key, n), model, states, y, step, memory)
@@ -202,8 +207,20 @@ def move_all(
     return Move(by_column(moved.state), moved.log_weight, memory)
 
 
+def assimilate_all(
+    model: StateSpaceModel, key: PRNGKeyArray, states: Any, y: Float[Array, " m"], step: Step
+) -> Any:
+    """All particles after they have been weighed by an observation."""
+    count = jax.tree.leaves(states)[0].shape[0]
+    white = _white(jax.random.fold_in(key, 1), count, model.assimilation_size)
+    assimilate = jax.vmap(model.assimilate, in_axes=(0, None, None, 0))
+    return by_column(assimilate(states, y, step, white))
+
+
 def _white(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w"]:
     """All the standard normal numbers of a step at once: a key a particle takes longer."""
+    if size == 0:
+        return jnp.zeros((count, 0))
     return by_column(jax.random.normal(key, (size, count)).T)
 
 
@@ -266,14 +283,12 @@ class ParticleFilter(ParticleEngine):
         due = should_resample(belief.log_weights, self.ess_threshold)
         return jax.lax.cond(due, resampled, lambda: current)
 
-    def _before(
-        self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors
-    ) -> Float[Array, "k d"]:
+    def _before(self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors) -> Any:
         if self.ess_threshold < 1:
             return super()._before(key, belief, ancestors)
         # Resampled just now: any of them will do.
-        n = self.particles
-        return ancestors.states[np.arange(DRAWS) * n // DRAWS]
+        some = np.arange(DRAWS) * self.particles // DRAWS
+        return jax.tree.map(lambda leaf: leaf[some], ancestors.states)
 
 
 def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposal:
@@ -290,11 +305,11 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
     if model.reads_control or home.startswith("nopf."):
         return proposal  # Nothing can be tried, or nothing is new: tracing takes its time.
     said = "propose" if isinstance(proposal, WeighsItself) else "law"
-    n, d = 2, model.space.size
+    n = 2
     memory = jax.tree.map(
         lambda leaf: jnp.stack([leaf] * n), _as_arrays(proposal.initial_memory(model))
     )
-    ancestors = Ancestors(jnp.zeros((n, d)), jnp.zeros(n), memory)
+    ancestors = Ancestors(_some_states(model, n), jnp.zeros(n), memory)
     if said == "law":
         _check_law(proposal, model)
     move = eqx.filter_eval_shape(
@@ -308,8 +323,9 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
     )
     if not isinstance(move, Move):  # what `propose` gave
         raise TypeError(f"proposal: expected {name}.{said} to return a nopf.Move, got {move!r}")
-    for part, shape in [("state", (d,)), ("log_weight", ())]:
-        got = jnp.shape(getattr(move, part))[1:]
+    one = jax.tree.map(lambda leaf: leaf.shape[1:], ancestors.states)
+    for part, shape in [("state", one), ("log_weight", ())]:
+        got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], getattr(move, part))
         if got != shape:
             raise ValueError(
                 f"proposal: expected {name}.{said} to return a {part} of shape {shape}, got {got}"
@@ -328,8 +344,8 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
 def _check_law(proposal: Proposal, model: StateSpaceModel) -> None:
     """Refuses a law that is none, or not of the model's noise."""
     memory = _as_arrays(proposal.initial_memory(model))
-    x, y = jnp.zeros(model.space.size), jnp.zeros(model.observation_space.size)
-    name = type(proposal).__name__
+    x = jax.tree.map(lambda leaf: leaf[0], _some_states(model, 1))
+    y, name = jnp.zeros(model.observation_space.size), type(proposal).__name__
     try:
         law, _ = eqx.filter_eval_shape(proposal.fit, model, x, y, model.nominal_step(), memory)
     except Exception as error:
@@ -353,6 +369,12 @@ def _check_law(proposal: Proposal, model: StateSpaceModel) -> None:
                 f"proposal: expected the law of {name} to have a {part} of shape {shape}, "
                 f"got {found}"
             )
+
+
+def _some_states(model: StateSpaceModel, count: int) -> Any:
+    """So many particles of the model, all zero."""
+    one = jax.eval_shape(model.sample_prior, some_key())
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), one)
 
 
 def _as_arrays(memory: Any) -> Any:

@@ -6,11 +6,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
 from nopf.filters.health import Monitor
+from nopf.layout import by_column, weighted_sums
+from nopf.model import StateSpaceModel
 from nopf.space import Space
 from nopf.steps import Step
+
+GOLDEN = (5**0.5 - 1) / 2  # its multiples fill a circle as evenly as can be
 
 
 class Info(NamedTuple):
@@ -60,8 +65,8 @@ class Info(NamedTuple):
 
     @staticmethod
     def of_particles(
-        space: Space,
-        states: Float[Array, "n d"],
+        model: StateSpaceModel,
+        states: Any,
         log_weights: Float[Array, " n"],
         levels: tuple[float, ...],
         *,
@@ -72,24 +77,33 @@ class Info(NamedTuple):
         """Sums up particles with normalised log-weights.
 
         Args:
-            space: of the states.
+            model: what a particle stands for.
             states: the particles.
             log_weights: normalised.
             levels: of the quantiles.
             log_evidence_increment, ess, collapsed: as they are.
         """
-        weights = jax.nn.softmax(log_weights)
-        mean = space.mean(states, weights)
-        cov = space.covariance(states, weights, mean)
+        space, weights = model.space, jax.nn.softmax(log_weights)
+        points = by_column(jax.vmap(model.expectation)(states))
+        mean = space.mean(points, weights)
+        cov = space.covariance(points, weights, mean)
+        within = model.within(jax.tree.map(lambda leaf: weighted_sums(weights, leaf), states))
+        spread = jax.vmap(model.spread)(states)
+        if within is not None and spread is not None:
+            cov = cov + within
+            # Each particle stands for a Gaussian: points that are spread evenly over all of them.
+            places = (np.arange(weights.size) * GOLDEN + 0.5) % 1
+            deviates = jnp.asarray(scipy.special.ndtri(places), weights.dtype)
+            points = points + deviates[:, None] * spread
         std = jnp.sqrt(jnp.diagonal(cov))
         return Info(
             mean=mean,
             cov=cov,
-            quantiles=space.quantiles(states, weights, levels, mean, std),
+            quantiles=space.quantiles(points, weights, levels, mean, std),
             log_evidence_increment=log_evidence_increment,
             ess=ess,
             collapsed=jnp.asarray(collapsed),
-            nan_states=jnp.sum(jnp.any(~jnp.isfinite(states), axis=1)),
+            nan_states=jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)),
             nan_weights=jnp.sum(jnp.isnan(log_weights)),
         )
 

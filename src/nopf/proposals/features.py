@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.recipe import Recipe
 from nopf.steps import Step
 from nopf.trigonometry import cos, sin
@@ -38,12 +38,12 @@ class Features(eqx.Module):
     def __call__(
         self,
         model: StateSpaceModel,
-        predicted: Float[Array, " d"],
+        particle: Particle,
         y: Float[Array, " m"],
         step: Step,
     ) -> list[Float[Array, " _"]]:
         """In parts: some are the same for all particles of a step."""
-        observed = ~jnp.isnan(y)
+        predicted, observed = model.expectation(particle), ~jnp.isnan(y)
         mask = [observed.astype(predicted.dtype)] if self.masks else []
         time = jnp.reshape(jnp.asarray(step.time, predicted.dtype), (1,))
         if self.raw:
@@ -69,7 +69,7 @@ class Features(eqx.Module):
                 seen = jnp.stack([known[i] for i in space.angles])
                 parts += [jnp.where(seen, wave(angles), 0) for wave in (cos, sin)]
         if self.innovation is not None:
-            surprise = model.innovation(y, predicted, step) / self.innovation
+            surprise = model.innovation(y, particle, step) / self.innovation
             # By hand: the library's has more digits near zero, and takes ten times longer.
             size = jnp.log(jnp.abs(surprise) + jnp.sqrt(surprise**2 + 1))
             parts += [surprise, jnp.sign(surprise) * size]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nopf.marginal import MarginalisedModel
 from nopf.model import StateSpaceModel
 from nopf.steps import Step
 
@@ -23,12 +24,13 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
     """
     # In single precision always: in double the same key draws other states.
     with jax.enable_x64(False):
+        given, model = model, model.whole
         control = None if controls is None else jnp.zeros(controls)
         steps = [model.nominal_step(index, control) for index in STEPS]
         step = steps[0]
         states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), len(STEPS)))
         probes = list(zip(states, steps, strict=True))
-        found = shape_of(model) | {
+        found = shape_of(given) | {
             "dt": model.dt,
             "process_noise": _process_noise(model, probes),
             "prior": _numbers(states),
@@ -62,7 +64,11 @@ def shape_of(model: StateSpaceModel) -> dict[str, Any]:
         "observation_angles": list(model.observation_space.angles),
     }
     # Left out where it is the number of states, as in the files of 0.1.0.
-    own = {} if model.noise_size == model.space.size else {"noise_size": model.noise_size}
+    own: dict[str, Any] = (
+        {} if model.noise_size == model.space.size else {"noise_size": model.noise_size}
+    )
+    if isinstance(model, MarginalisedModel):
+        own["linear_states"] = list(model.linear_states)
     return found | own
 
 

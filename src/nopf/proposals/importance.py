@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.law import Law
 from nopf.steps import Step
 
@@ -77,19 +77,19 @@ class Move(NamedTuple):
     """Where a particle went.
 
     Attributes:
-        state: the new state, `(d,)`.
+        state: the new particle, `(d,)` for most models.
         log_weight: log p(y | x) + log p(x | ancestor) − log q(x), the log-weight increment.
         memory: what the proposal wants to be handed back with this particle; None for most.
     """
 
-    state: Float[Array, " d"]
+    state: Any
     log_weight: Float[Array, ""]
     memory: Any = None
 
 
 def weigh(
     model: StateSpaceModel,
-    ancestor: Float[Array, " d"],
+    ancestor: Particle,
     z: Float[Array, " k"],
     log_ratio: Float[Array, ""],
     y: Float[Array, " m"],
@@ -117,7 +117,7 @@ class Expectation(NamedTuple):
 def expect(
     model: StateSpaceModel,
     law: Law,
-    ancestor: Float[Array, " d"],
+    ancestor: Particle,
     y: Float[Array, " m"],
     step: Step,
     whites: Float[Array, "s w"],
@@ -135,7 +135,7 @@ def expect(
     motion = model.motion(ancestor, step)
 
     def log_likelihood(z: Float[Array, " k"]) -> Float[Array, ""]:
-        x = model.space.wrap(_finite_gradient(motion(z)))
+        x = model.wrap(_finite_gradient(motion(z)))
         value = model.log_likelihood(y, x, step)
         return jnp.where(jnp.isfinite(value), value, FLOOR)
 
@@ -148,9 +148,13 @@ def expect(
 
 
 @jax.custom_vjp
-def _finite_gradient(x: Array) -> Array:
+def _finite_gradient(x: Any) -> Any:
     """x, through which no gradient flows back that is not finite."""
     return x
 
 
-_finite_gradient.defvjp(lambda x: (x, None), lambda _, g: (jnp.where(jnp.isfinite(g), g, 0.0),))
+def _made_finite(_: None, gradient: Any) -> tuple[Any]:
+    return (jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), gradient),)
+
+
+_finite_gradient.defvjp(lambda x: (x, None), _made_finite)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.importance import Move
 from nopf.proposals.proposal import Proposal
 from nopf.steps import Step
@@ -34,23 +34,24 @@ class InnerSamplingProposal(Proposal):
         self,
         key: PRNGKeyArray,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
         memory: Any = None,
     ) -> Move:
         motion = model.motion(ancestor, step)
 
-        def try_one(i: Array, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+        def try_one(i: Array, kept: tuple[Any, Array]) -> tuple[Any, Array]:
             state, total = kept
             draw_key, swap_key = jax.random.split(jax.random.fold_in(key, i))
             white = jax.random.normal(draw_key, (model.noise_size,))
-            candidate = model.space.wrap(motion(white))
+            candidate = model.wrap(motion(white))
             log_likelihood = model.log_likelihood(y, candidate, step)
             total = jnp.logaddexp(total, log_likelihood)
             # The newcomer's share of all seen so far is the chance that it takes the place.
             swap = jnp.log(jax.random.uniform(swap_key)) < log_likelihood - total
-            return jnp.where(swap, candidate, state), total
+            chosen = jax.tree.map(lambda a, b: jnp.where(swap, a, b), candidate, state)
+            return chosen, total
 
         start = (ancestor, jnp.full((), -jnp.inf))
         state, total = jax.lax.fori_loop(0, self.candidates, try_one, start)

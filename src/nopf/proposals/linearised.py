@@ -13,12 +13,15 @@ from nopf.arguments import positive_integer, share_of_one
 from nopf.gaussian import is_traced
 from nopf.layout import MANY
 from nopf.linear import (
-    Vector,
+    Pattern,
     as_array,
     as_vector,
     cholesky,
     combine,
     dot,
+    finite,
+    jacobian_rows,
+    run_once,
     scaled,
     solve_lower,
     solve_upper,
@@ -26,11 +29,11 @@ from nopf.linear import (
     total,
     transposed,
 )
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.factor import Factor, OfFewRows, OfPrecision, embedded, put
 from nopf.proposals.law import GaussianLaw
 from nopf.proposals.proposal import Proposal
-from nopf.proposals.seen import Pattern, apart, pattern_of, run_once, seen_in
+from nopf.proposals.seen import pattern_of, seen_in
 from nopf.steps import Step
 
 SHARE = 0.01
@@ -76,7 +79,7 @@ class LinearisedProposal(Proposal):
 
     def check(self, model: StateSpaceModel) -> None:
         reason = model.likelihood.why_not_additive
-        if reason is not None:
+        if model.likelihood.sensors is None:
             raise ValueError(
                 f"proposal: LinearisedProposal needs additive observation noise, but {reason}; "
                 "learn a proposal with nopf.train, or use InnerSamplingProposal"
@@ -96,7 +99,7 @@ class LinearisedProposal(Proposal):
     def law(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
     ) -> GaussianLaw:
@@ -127,13 +130,14 @@ def _spread_of_a_step(
     control = jnp.zeros(len(model.control_names)) if model.reads_control else None
     x, step = model.sample_prior(key), model.nominal_step(control=control)
     states = jax.vmap(lambda z: model.move(x, z, step))(whites)
-    apart = model.space.difference(states, model.skeleton(x, step)[None])
+    states, centre = jax.vmap(model.expectation)(states), model.expectation(model.skeleton(x, step))
+    apart = model.space.difference(states, centre[None])
     return jnp.sqrt(jnp.mean(apart**2, axis=0))
 
 
 def gauss_newton(
     model: StateSpaceModel,
-    ancestor: Float[Array, " d"],
+    ancestor: Particle,
     y: Float[Array, " m"],
     step: Step,
     iterations: int,
@@ -146,11 +150,10 @@ def gauss_newton(
     sees = seen_in(pattern)
     showing = None if pattern is None or sees is None else tuple(pattern[i] for i in sees)
     motion = model.motion(ancestor, step)
-    noise = model.observation_noise_at(step).marginal(~jnp.isnan(y))
 
     def residual(part: Float[Array, " s"]) -> Float[Array, " m"]:
         z = put(part, sees, [0.0] * model.noise_size)
-        return noise.whiten(model.innovation(y, motion(z), step))
+        return model.residual(y, motion(z), step)
 
     def fit(_: Any, last: tuple[Array, Factor]) -> tuple[Array, Factor]:
         return tangent_fit(residual, last[0], model.likelihood.trust, showing)
@@ -185,9 +188,9 @@ def tangent_fit(
             them if left out.
     """
     value, push = jax.linearize(residual, z)
-    rows = _jacobian(push, z.size, value.size, pattern)
-    vector = as_vector(z)
-    at_zero = [v - dot(row, vector) for v, row in zip(_finite(value), rows, strict=True)]  # b
+    rows = jacobian_rows(push, z.size, value.size, pattern if z.size <= MANY else None)
+    vector, values = as_vector(z), [finite(entry) for entry in value]
+    at_zero = [v - dot(row, vector) for v, row in zip(values, rows, strict=True)]  # b
     # Against what is predicted, not against the noise alone: how far is this too far?
     expected = [b / jnp.sqrt(1 + dot(row, row)) for b, row in zip(at_zero, rows, strict=True)]
     share = trust(as_array(expected))
@@ -212,24 +215,3 @@ def tangent_fit(
         inner = solve_upper(factor, solve_lower(factor, at_zero))
         mean, found = combine(vectors, inner), OfFewRows(vectors, factor)
     return -mean, found
-
-
-def _jacobian(
-    push: Callable[[Array], Array], size: int, width: int, pattern: Pattern | None
-) -> list[Vector]:
-    """The rows of J. Coordinates that show nowhere together share one push."""
-    if size > MANY or pattern is None:
-        columns = _finite(jax.vmap(push)(jnp.eye(size)))
-        return [as_vector(row) for row in columns.T]
-    entries: list[list[Any]] = [[0.0] * size for _ in range(width)]
-    for group in apart(pattern):
-        pushed = _finite(push(jnp.asarray(np.isin(np.arange(size), group), float)))
-        for i in group:
-            for row in pattern[i]:
-                entries[row][i] = pushed[row]
-    return [*entries]
-
-
-def _finite(values: Array) -> Array:
-    # Where there is no tangent, nothing is learned: such entries count as zero.
-    return jnp.where(jnp.isfinite(values), values, 0)

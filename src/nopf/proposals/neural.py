@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.gaussian import is_traced
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.factor import Factor, Product, Triangular, embedded
 from nopf.proposals.features import Features, blank_features
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
@@ -88,7 +88,7 @@ class NeuralProposal(Proposal):
     def law(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
     ) -> GaussianLaw:
@@ -97,7 +97,7 @@ class NeuralProposal(Proposal):
     def law_and_moments(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
         axis: str | None,

@@ -35,6 +35,13 @@ class NudgedProposal(Proposal):
         if not self.eta > 0:
             raise ValueError(f"eta: expected a positive number, got {eta}")
 
+    def check(self, model: StateSpaceModel) -> None:
+        if model.whole is not model:
+            raise ValueError(
+                "proposal: NudgedProposal pushes states, but this model is marginalised; use the "
+                "model as it was, or LinearisedProposal"
+            )
+
     def propose(
         self,
         key: PRNGKeyArray,

@@ -26,7 +26,7 @@ class OptimalProposal(Proposal):
         reason = (
             model.likelihood.why_not_gaussian
             or ("the observation has angles" if model.observation_space.angles else None)
-            or ("the transition takes its noise itself" if model.process_noise is None else None)
+            or (model.why_no_density() if model.process_noise is None else None)
             or why_not_linear(model, "observation")
             or ("the observation reads an angle" if _reads_angle(model) else None)
         )

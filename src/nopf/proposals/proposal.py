@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.importance import Move
 from nopf.proposals.law import Law
 from nopf.steps import Step
@@ -24,7 +24,7 @@ class Proposal(eqx.Module):
     def law(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
     ) -> Law:
@@ -32,7 +32,7 @@ class Proposal(eqx.Module):
 
         Args:
             model: the model.
-            ancestor: `(d,)` the particle's state at the previous step.
+            ancestor: the particle at the previous step, `(d,)` for most models.
             y: `(m,)` the observation, NaN where missing.
             step: index, time, dt and control of this step.
         """
@@ -41,7 +41,7 @@ class Proposal(eqx.Module):
     def fit(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
         memory: Any,
@@ -83,7 +83,7 @@ class WeighsItself(Protocol):
         self,
         key: PRNGKeyArray,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
         memory: Any = None,
@@ -93,7 +93,7 @@ class WeighsItself(Protocol):
 def fit_all(
     proposal: Proposal,
     model: StateSpaceModel,
-    ancestors: Float[Array, "n d"],
+    ancestors: Any,
     y: Float[Array, " m"],
     step: Step,
     memory: Any,
@@ -104,7 +104,7 @@ def fit_all(
 
 
 def blind_promise(
-    model: StateSpaceModel, ancestor: Float[Array, " d"], y: Float[Array, " m"], step: Step
+    model: StateSpaceModel, ancestor: Particle, y: Float[Array, " m"], step: Step
 ) -> Float[Array, ""]:
     """log p(y | ancestor) as if the step had no noise, as the paper's auxiliary filter has it."""
     return model.log_likelihood(y, model.skeleton(ancestor, step), step)

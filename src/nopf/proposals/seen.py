@@ -3,32 +3,21 @@
 import functools
 import itertools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.gaussian import is_traced
-from nopf.model import StateSpaceModel
+from nopf.linear import Pattern, run_once
+from nopf.model import Particle, StateSpaceModel
 from nopf.steps import Step
 
 PROBES = 64
 CHANGED = 1e-5  # of a size of one: more than rounding
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
-
-Probe = Callable[[StateSpaceModel, Array, Array, Step, Array], Array]
-Pattern = tuple[tuple[int, ...], ...]
-"""For each noise number the parts of the observation in which it shows."""
-
-
-def run_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Compiled for a single run, with the least effort: compiling would take all the time."""
-    options = {"xla_backend_optimization_level": 0}
-    return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
+Probe = Callable[[StateSpaceModel, Particle, Array, Step, Array], Array]
 
 
 def pattern_of(model: StateSpaceModel) -> Pattern | None:
@@ -43,12 +32,12 @@ def pattern_of(model: StateSpaceModel) -> Pattern | None:
     # Under a user's own jit, numbers that are made here are traced too.
     if is_traced((model, jnp.zeros(()))) or (model.reads_control and not model.control_names):
         return None
-    probe = _residual_probe if model.likelihood.additive else _likelihood_probe
+    probe = _residual_probe if model.likelihood.sensors else _likelihood_probe
     width = 2 * model.noise_size + model.observation_space.size + len(model.control_names)
     numbers = np.random.default_rng(0).normal(size=(PROBES, width))
     shows = _shows(model, jax.random.key(0), jnp.asarray(numbers), probe)
     matrix = np.asarray(shows)
-    if not model.likelihood.additive:
+    if model.likelihood.sensors is None:
         matrix = _terms(matrix[:, 0], matrix[:, 1:])
     return tuple(tuple(int(i) for i in np.flatnonzero(row)) for row in matrix)
 
@@ -82,19 +71,6 @@ def seen_in(pattern: Pattern | None) -> tuple[int, ...] | None:
     return tuple(i for i, rows in enumerate(pattern) if rows) or tuple(range(len(pattern)))
 
 
-def apart(pattern: Pattern) -> list[list[int]]:
-    """Groups of noise numbers of which no two show in the same entry."""
-    groups: list[list[int]] = []
-    for i, rows in enumerate(pattern):
-        for group in groups:
-            if not any(set(rows) & set(pattern[j]) for j in group):
-                group.append(i)
-                break
-        else:
-            groups.append([i])
-    return groups
-
-
 def pairs_in(pattern: Pattern | None, size: int) -> tuple[tuple[int, int], ...]:
     """(i, j) with i > j, counted among those that show, which may depend on each other."""
     sees = seen_in(pattern)
@@ -110,14 +86,14 @@ def pairs_in(pattern: Pattern | None, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def _residual_probe(
-    model: StateSpaceModel, x: Array, y: Array, step: Step, z: Array
+    model: StateSpaceModel, x: Particle, y: Array, step: Step, z: Array
 ) -> Float[Array, " m"]:
     new = model.move(x, z, step)
-    return model.observation_noise_at(step).whiten(model.innovation(y, new, step))
+    return model.residual(y, new, step)
 
 
 def _likelihood_probe(
-    model: StateSpaceModel, x: Array, y: Array, step: Step, z: Array
+    model: StateSpaceModel, x: Particle, y: Array, step: Step, z: Array
 ) -> Float[Array, " m"]:
     def log_likelihood(z: Array) -> Array:
         return model.log_likelihood(y, model.move(x, z, step), step)
@@ -137,8 +113,9 @@ def _shows(
         z, other, y, control = jnp.split(numbers, np.cumsum(sizes))
         step = model.nominal_step(index, control if model.reads_control else None)
         prior_key, sample_key = jax.random.split(key)
-        x = model.sample_prior(prior_key)
-        if not model.likelihood.additive:  # where any observation is as good as another
+        # A step on: what a particle carries of its past is there then.
+        x = model.move(model.sample_prior(prior_key), other, step)
+        if model.likelihood.sensors is None:  # where any observation is as good as another
             y = model.sample_observation(sample_key, model.move(x, z, step), step)
         # What is no number spreads to all that depends on it, except through a comparison or a
         # rounding; there another number shows.

@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float
 
-from nopf.model import StateSpaceModel
+from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.law import StandardNormal
 from nopf.proposals.proposal import Proposal, blind_promise
 from nopf.steps import Step
@@ -14,7 +14,7 @@ class TransitionProposal(Proposal):
     def law(
         self,
         model: StateSpaceModel,
-        ancestor: Float[Array, " d"],
+        ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
     ) -> StandardNormal:

@@ -167,14 +167,14 @@ def table_figure(table: Table) -> Figure:
         [words_of(metric, entry) for metric, entry in row.items()] for row in table.entries.values()
     ]
     colours = [
-        [mpl.colormaps["Blues"](0.55 * shade(table, short, metric)) for metric in METRICS]
+        [mpl.colormaps["Blues"](0.55 * shade(table, short, metric)) for metric in table.metrics()]
         for short in table.entries
     ]
     drawn = panel.table(
         cellText=words,
         cellColours=colours,
         rowLabels=[table.label(short) for short in table.entries],
-        colLabels=list(TITLES.values()),
+        colLabels=table.titles(),
         cellLoc="center",
         loc="center",
     )

@@ -122,7 +122,7 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
 def _table(table: Table) -> str:
     heads = "".join(
         f'<th scope="col"><button type="button">{title}</button></th>'
-        for title in ("Filter", *TITLES.values())
+        for title in ("Filter", *table.titles())
     )
     body = []
     for short, row in table.entries.items():

@@ -21,7 +21,7 @@ AXIS = "tuples"
 class Tuples(NamedTuple):
     """One-step data: an ancestor, the observation that follows, and its step; all with M rows."""
 
-    ancestors: Float[Array, "n d"]
+    ancestors: Any
     observations: Float[Array, "n m"]
     steps: Step
 
@@ -59,8 +59,12 @@ def as_tuples(
     """The tuples of a batch of trajectories, shuffled; coordinates go missing at random, and where
     `missing` says so."""
     order_key, missing_key = jax.random.split(key)
-    before = jnp.concatenate([paths.initial_state[:, None], paths.states[:, :-1]], axis=1)
-    trajectories, horizon = before.shape[:2]
+    before = jax.tree.map(
+        lambda first, rest: jnp.concatenate([first[:, None], rest[:, :-1]], axis=1),
+        paths.initial_state,
+        paths.states,
+    )
+    trajectories, horizon = paths.observations.shape[:2]
     order = jax.random.permutation(order_key, trajectories * horizon)
 
     def flat(values: Array) -> Array:
@@ -72,7 +76,7 @@ def as_tuples(
     if missing is not None:
         ys = jnp.where(missing[order % horizon], jnp.nan, ys)
     own_steps = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order % horizon], steps)
-    return Tuples(flat(before), ys, own_steps)
+    return Tuples(jax.tree.map(flat, before), ys, own_steps)
 
 
 def batch_loss(
@@ -80,7 +84,7 @@ def batch_loss(
 ) -> tuple[Float[Array, ""], Any]:
     """Mean loss; and the running moments, with the share of samples without a likelihood."""
     recipe = proposal.recipe
-    whites = _whites(key, recipe, tuples.ancestors.shape[0], model.noise_size)
+    whites = _whites(key, recipe, tuples.observations.shape[0], model.noise_size)
 
     def one(whites: Float[Array, "s k"], one_tuple: Tuples) -> Any:
         law, moments = proposal.law_and_moments(model, *one_tuple, AXIS)
@@ -97,7 +101,7 @@ def score(
     proposal: NeuralProposal, model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray, draws: int
 ) -> Scores:
     """Loss and effective sample size of every tuple, by `draws` samples each."""
-    keys = jax.random.split(key, tuples.ancestors.shape[0])
+    keys = jax.random.split(key, tuples.observations.shape[0])
 
     def one(key: PRNGKeyArray, one_tuple: Tuples) -> Scores:
         whites = jax.random.normal(key, (draws, model.noise_size))

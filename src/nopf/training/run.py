@@ -213,8 +213,8 @@ class Trainer:
         fractions = self.score(network).ess_fraction
         step = jax.tree.map(lambda leaf: leaf[0], self.held_out.steps)
 
-        def move(states: Array, y: Array) -> Array:
-            ancestors = Ancestors(states, jnp.zeros(len(states)), None)
+        def move(states: Any, y: Array) -> Any:
+            ancestors = Ancestors(states, jnp.zeros(HELD_OUT), None)
             return move_all(proposal, self.model, jax.random.key(0), ancestors, y, step).state
 
         states, ys, _ = self.held_out

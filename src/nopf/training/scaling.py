@@ -16,7 +16,7 @@ def fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) -> 
     ancestors, ys, steps = tuples
     predicted = jax.vmap(model.skeleton)(ancestors, steps)
     seen = {
-        "state": predicted,
+        "state": jax.vmap(model.expectation)(predicted),
         "observation": ys,
         "time": jnp.asarray(steps.time, float)[:, None],
         "dt": jnp.asarray(steps.dt, float)[:, None],

@@ -18,7 +18,7 @@ from nopf.model import StateSpaceModel, check_model
 from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe, as_recipe
-from nopf.simulate import Trajectories, simulate
+from nopf.simulate import Trajectories, simulate_particles
 from nopf.steps import Step
 from nopf.training.checkpoint import settled_base
 from nopf.training.progress import Progress
@@ -80,15 +80,8 @@ def train(
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
     key, simulate_key = jax.random.split(check_key(key))
     with Progress(progress) as bar, _precision(recipe):
-        paths = simulate(
-            model,
-            horizon,
-            simulate_key,
-            times=times,
-            controls=controls,
-            start=start,
-            batch=max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon)),
-        )
+        count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
+        paths = simulate_particles(model, steps, simulate_key, batch=count)
         settled = None if checkpoint is None else settled_base(checkpoint)
         trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled)
         bar.say(reason)
