@@ -15,7 +15,7 @@ from tests import models
 def test_what_filters_are_told_apart_by_is_their_own():
     for field in ("name", "label", "colour"):
         assert len({getattr(listing, field) for listing in CATALOGUE.values()}) == len(NAMES)
-    assert LEARNED == ("nopf", "anopf", "nopf-paper")
+    assert LEARNED == ("nopf", "anopf", "nopf-paper", "mnopf")
 
 
 @pytest.mark.parametrize("name", ["alpf", "anopf"])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nopf.steps import Step
 from nopf.trigonometry import arctan2, cos, sin, vectorised
 
 EDGES = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 1e30], np.float32)
@@ -56,6 +57,15 @@ def test_functions_are_rewritten_and_stay_the_same():
     points = jax.tree.map(lambda leaf: leaf * jnp.arange(1.0, 5.0), point)
     many = jax.vmap(ours, in_axes=(0, None))(points, jnp.asarray(2.0))
     assert many[0].shape == (4,)
+
+
+def test_what_is_the_same_for_all_particles_is_left_alone():
+    def transition(x, step):
+        return x + jnp.sin(step.time) + jnp.cos(x)
+
+    text = str(jax.make_jaxpr(vectorised(transition))(jnp.zeros(2), Step(1, 2.0, 0.1)))
+    assert " sin " in text
+    assert " cos " not in text
 
 
 def test_double_precision_keeps_its_digits():

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from nopf.crowd import largest, total
+
 BLOCK = 128
 
 Position = tuple[Int[Array, " n"], Float[Array, " n"]]
@@ -65,23 +67,33 @@ def residual(key: PRNGKeyArray, log_weights: Float[Array, " n"]) -> Int[Array, "
     return _ancestors(certain + _uniform_points_below(key, position, remaining), weights)
 
 
-def effective_sample_size(log_weights: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """1 / Σ wᵢ² of the normalised weights, between 1 and n; 0 if every weight is zero."""
-    top = jnp.max(log_weights, axis=-1, keepdims=True)
+def effective_sample_size(
+    log_weights: Float[Array, "*batch n"], axis: str | None = None
+) -> Float[Array, "*batch"]:
+    """1 / Σ wᵢ² of the normalised weights, between 1 and n; 0 if every weight is zero.
+
+    Args:
+        log_weights: need not be normalised.
+        axis: of the devices that the particles are spread over, if they are.
+    """
+    top = largest(jnp.max(log_weights, axis=-1, keepdims=True), axis)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
-    squares = jnp.sum(weights**2, axis=-1)
-    return jnp.sum(weights, axis=-1) ** 2 / jnp.where(squares > 0, squares, 1)
+    squares = total(jnp.sum(weights**2, axis=-1), axis)
+    return total(jnp.sum(weights, axis=-1), axis) ** 2 / jnp.where(squares > 0, squares, 1)
 
 
-def should_resample(log_weights: Float[Array, " n"], ess_threshold: float) -> Bool[Array, ""]:
+def should_resample(
+    log_weights: Float[Array, " n"], ess_threshold: float, axis: str | None = None
+) -> Bool[Array, ""]:
     """Whether the effective sample size is below `ess_threshold` · n.
 
     At a threshold of one that is: whenever the weights are not all equal (the paper resamples at
     every step; with equal weights there is nothing to gain from it).
     """
     if ess_threshold >= 1:
-        return jnp.max(log_weights) > jnp.min(log_weights)
-    return effective_sample_size(log_weights) < ess_threshold * log_weights.size
+        return largest(jnp.max(log_weights), axis) > -largest(-jnp.min(log_weights), axis)
+    count = total(jnp.asarray(log_weights.size), axis)
+    return effective_sample_size(log_weights, axis) < ess_threshold * count
 
 
 def _normalised(log_weights: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -99,7 +111,7 @@ def _cumulative(values: Float[Array, " n"]) -> Position:
     triangle of ones, and the sums of the blocks are cumulated in the same way.
     """
     whole = jnp.floor(values)
-    total = jnp.cumsum(whole.astype(jnp.int32))
+    summed = jnp.cumsum(whole.astype(jnp.int32))
     triangle = np.triu(np.ones((BLOCK, BLOCK)))
     rows = jnp.pad(values - whole, (0, -values.size % BLOCK)).reshape(-1, BLOCK)
     rows = jnp.matmul(rows, triangle, precision=jax.lax.Precision.HIGHEST)
@@ -107,10 +119,10 @@ def _cumulative(values: Float[Array, " n"]) -> Position:
         block_whole, block_rest = _cumulative(rows[:-1, -1])
         rows = rows.at[1:].add(block_rest[:, None])
         carried = jnp.repeat(block_whole, BLOCK)[: values.size - BLOCK]
-        total = total.at[BLOCK:].add(carried)
+        summed = summed.at[BLOCK:].add(carried)
     rest = rows.reshape(-1)[: values.size]
     carry = jnp.floor(rest)
-    return total + carry.astype(jnp.int32), rest - carry
+    return summed + carry.astype(jnp.int32), rest - carry
 
 
 def _uniform_points_below(

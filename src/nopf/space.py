@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nopf.crowd import total
 from nopf.layout import MANY, one_by_one, weighted_sums
 from nopf.trigonometry import arctan2, cos, sin
 
@@ -80,37 +81,48 @@ class Space(eqx.Module):
         """Euclidean length of the difference, shape `(*shape,)`."""
         return jnp.linalg.norm(self.difference(a, b), axis=-1)
 
-    def mean(self, points: Float[Array, "n d"], weights: Float[Array, " n"]) -> Float[Array, " d"]:
+    def mean(
+        self, points: Float[Array, "n d"], weights: Float[Array, " n"], axis: str | None = None
+    ) -> Float[Array, " d"]:
         """Weighted mean; for angles the direction of the weighted sum of unit vectors.
 
         Args:
             points: one row a point.
             weights: non-negative, summing to one.
+            axis: of the devices that the points are spread over, if they are.
         """
         # Twice: far from zero, weights that sum to one only up to rounding would move the mean.
-        centre = weighted_sums(weights, points)
-        mean = centre + weighted_sums(weights, points - centre[None])
+        centre = weighted_sums(weights, points, axis)
+        mean = centre + weighted_sums(weights, points - centre[None], axis)
         if self.angles:
             index = np.asarray(self.angles)
-            waves = [(sin(points[:, i]), cos(points[:, i])) for i in self.angles]
-            circular = [arctan2(jnp.dot(weights, s), jnp.dot(weights, c)) for s, c in waves]
-            mean = mean.at[index].set(jnp.stack(circular))
+            angles = [points[:, i] for i in self.angles]
+            up, along = (
+                total(jnp.stack([jnp.dot(weights, wave(a)) for a in angles]), axis)
+                for wave in (sin, cos)
+            )
+            mean = mean.at[index].set(arctan2(up, along))
         return mean
 
     def covariance(
-        self, points: Float[Array, "n d"], weights: Float[Array, " n"], mean: Float[Array, " d"]
+        self,
+        points: Float[Array, "n d"],
+        weights: Float[Array, " n"],
+        mean: Float[Array, " d"],
+        axis: str | None = None,
     ) -> Float[Array, "d d"]:
         """Weighted covariance Σ wᵢ δᵢ δᵢᵀ of the wrapped differences δᵢ from `mean`."""
         delta = self.difference(points, mean[None])
         if self.size > FEW:
-            return (weights[:, None] * delta).T @ delta
+            return total((weights[:, None] * delta).T @ delta, axis)
         # Written out: with particles innermost, sums of products beat a product of matrices.
         columns = jnp.unstack(delta, axis=1)
         entries = [
             [jnp.dot(weights * a, b) for b in columns[: i + 1]] for i, a in enumerate(columns)
         ]
         both = range(self.size)
-        return jnp.stack([jnp.stack([entries[max(i, j)][min(i, j)] for j in both]) for i in both])
+        rows = [jnp.stack([entries[max(i, j)][min(i, j)] for j in both]) for i in both]
+        return total(jnp.stack(rows), axis)
 
     def quantiles(
         self,
@@ -119,6 +131,7 @@ class Space(eqx.Module):
         levels: tuple[float, ...],
         mean: Float[Array, " d"],
         std: Float[Array, " d"],
+        axis: str | None = None,
     ) -> Float[Array, "q d"]:
         """Weighted quantiles of every coordinate, in O(n).
 
@@ -137,7 +150,7 @@ class Space(eqx.Module):
         bins = jnp.clip(position, 0, count - 1).astype(jnp.int32)
         columns = np.arange(self.size)[None]
         empty = jnp.zeros((count, self.size), points.dtype)
-        mass = empty.at[bins, columns].add(weights[:, None])
+        mass = total(empty.at[bins, columns].add(weights[:, None]), axis)
         cumulative = jnp.cumsum(mass, axis=0)
 
         target = jnp.asarray(levels, points.dtype)[:, None] * cumulative[-1:]

@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from nopf.steps import Step
+
 # π/2 in three parts, of which the first two have few enough digits for exact products.
 QUARTER = (1.5703125, 0.000484466552734375, -6.39757837817001e-07)
 LARGEST = 0.8  # a little more than π/4
@@ -102,30 +104,47 @@ VECTORISED = {lax.sin_p: _sin, lax.cos_p: _cos, lax.atan2_p: _arctan2}
 def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, with the sines, cosines and arctangents of this module.
 
-    What a user has written with `jnp.sin` is traced, and put together again with `sin`.
+    What a user has written with `jnp.sin` is traced, and put together again with `sin`, where it
+    depends on anything but the step: that is the same for all particles.
     """
 
     def rewritten(*args: Any) -> Any:
         if not _is_ours(float(0)):
             return function(*args)
-        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-        values = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), values)
+        # By way of a function of our own: a user's may be an object that cannot be hashed.
+        traced, shapes = jax.make_jaxpr(lambda *a: function(*a), return_shape=True)(*args)
+        inputs = [
+            (leaf, not isinstance(arg, Step)) for arg in args for leaf in jax.tree.leaves(arg)
+        ]
+        constants = [(value, True) for value in traced.consts]
+        results = _evaluate(traced.jaxpr, constants, inputs)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [value for value, _ in results])
 
     return rewritten
 
 
-def _evaluate(jaxpr: Any, constants: list[Any], args: list[Any]) -> list[Any]:
+Known = tuple[Any, bool]  # a value, and whether it may differ between particles
+
+
+def _evaluate(jaxpr: Any, constants: list[Known], args: list[Known]) -> list[Known]:
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
+
+    def read(variable: Any) -> Known:
+        return (variable.val, False) if isinstance(variable, jex.Literal) else known[variable]
+
     for equation in jaxpr.eqns:
-        inputs = [v.val if isinstance(v, jex.Literal) else known[v] for v in equation.invars]
+        found = [read(variable) for variable in equation.invars]
+        inputs, varies = [value for value, _ in found], any(varies for _, varies in found)
         primitive, inner = equation.primitive, equation.params.get("jaxpr")
-        if primitive in VECTORISED and _is_ours(inputs[0]):
-            results = [VECTORISED[primitive](*(jnp.asarray(value) for value in inputs))]
+        results: list[Known]
+        if varies and primitive in VECTORISED and _is_ours(inputs[0]):
+            value = VECTORISED[primitive](*(jnp.asarray(value) for value in inputs))
+            results = [(value, True)]
         elif primitive.name == "jit" and isinstance(inner, jex.ClosedJaxpr):
-            results = _evaluate(inner.jaxpr, inner.consts, inputs)
+            results = _evaluate(inner.jaxpr, [(value, True) for value in inner.consts], found)
         else:
-            found = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
-            results = found if primitive.multiple_results else [found]
+            given = primitive.bind(*inputs, **primitive.get_bind_params(equation.params))
+            values = given if primitive.multiple_results else [given]
+            results = [(value, varies) for value in values]
         known.update(zip(equation.outvars, results, strict=True))
-    return [v.val if isinstance(v, jex.Literal) else known[v] for v in jaxpr.outvars]
+    return [read(variable) for variable in jaxpr.outvars]

@@ -17,7 +17,7 @@ QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 
 @pytest.fixture
 def no_trials(monkeypatch):
-    monkeypatch.setattr(advice, "_try", lambda model, name, *rest: Trial(name, 10.0, 1.0))
+    monkeypatch.setattr(advice, "_try", lambda model, name, *rest: Trial(name, 10.0, 5.0, 1.0))
 
 
 def problems(**changes):
@@ -56,17 +56,24 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
     ("trials", "words"),
     [
         ([("kf", None, 1), ("bpf", 500, 1), ("lpf", 800, 1)], "Use the Kalman filter"),
-        ([("bpf", 600, 1), ("lpf", 900, 1), ("nopf", 900, 0.5)], "Use the bootstrap filter"),
+        ([("bpf", 600, 1), ("lpf", 880, 1), ("nopf", 880, 1.1)], "Use the bootstrap filter"),
         ([("bpf", 100, 1), ("lpf", 300, 3), ("nopf", 200, 2)], "Use the bootstrap filter"),
         ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 700, 5)], "Use the linearised proposal"),
         ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 720, 4)], "Use the linearised proposal"),
         ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 700, 2)], "Use the learned proposal"),
         ([("bpf", 30, 1), ("nopf", 300, 3)], "Use the learned proposal"),
         ([("bpf", 30, 1)], "Use the bootstrap filter"),
+        (
+            [("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 300, 2), ("nopf", 9, 1)],
+            "Use the linearised proposal, with what is linear solved exactly (--filter mlpf)",
+        ),
+        ([("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 9, 1)], "Use the linearised proposal (--filter l"),
     ],
 )
 def test_advice(trials, words):
-    assert advise([Trial(*trial) for trial in trials], 1000).startswith(words)
+    """By draws for the time."""
+    made = [Trial(name, draws, draws, ms) for name, draws, ms in trials]
+    assert advise(made).startswith(words)
 
 
 def test_check_prints_what_it_found(no_trials, tmp_path):

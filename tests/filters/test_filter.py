@@ -83,7 +83,8 @@ def test_step_equals_run_with_times_and_controls(make):
     state = flt.init(jax.random.key(5), time=1000.0)
     for t in range(7):
         state, info = flt.step(state, ys[t], time=times[t], control=controls[t])
-        np.testing.assert_array_equal(info.mean, posterior.mean[t])
+        # The same particles; two compiled functions may sum them up in another order.
+        np.testing.assert_allclose(info.mean, posterior.mean[t], rtol=1e-6)
     np.testing.assert_array_equal(posterior.times, times)
     assert state.time == times[-1]
 

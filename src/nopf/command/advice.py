@@ -111,10 +111,10 @@ def check(
         except ValueError as error:
             reason = str(error).removeprefix("model: ").removeprefix("proposal: ")
             findings.append(f"{name} does not apply: {reason}")
-    return Report(findings, problems, particles, trials, advise(trials, particles)), paths
+    return Report(findings, problems, particles, trials, advise(trials)), paths
 
 
-def advise(trials: list[Trial], particles: int) -> str:
+def advise(trials: list[Trial]) -> str:
     """Which filter to use, and why: the one whose means are worth the most draws for the time."""
     by_name = {trial.name: trial for trial in trials}
     if "kf" in by_name:

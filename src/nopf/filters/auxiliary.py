@@ -3,9 +3,11 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
+from nopf.crowd import check_mesh, log_total
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.particle import (
     Ancestors,
@@ -45,6 +47,7 @@ class AuxiliaryFilter(ParticleEngine):
             noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
+        mesh: as for `ParticleFilter`.
     """
 
     model: StateSpaceModel
@@ -54,6 +57,7 @@ class AuxiliaryFilter(ParticleEngine):
     defensive: float | None = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
     health: bool = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class AuxiliaryFilter(ParticleEngine):
         defensive: float | None = None,
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
+        mesh: Mesh | None = None,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -73,10 +78,12 @@ class AuxiliaryFilter(ParticleEngine):
         self.defensive = None if defensive is None else share_of_one(defensive, "defensive")
         self.quantiles = check_quantiles(quantiles)
         self.health = bool(health)
+        self.mesh = check_mesh(mesh, self.particles)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
+        belief = self.dealt(belief)
         current = Ancestors(belief.states, belief.log_weights, belief.memory)
         current = fitted(self.proposal, self.model, current, y, step)
         if current.laws is None:
@@ -85,16 +92,16 @@ class AuxiliaryFilter(ParticleEngine):
         else:
             promise = current.laws.promise
         odds = self._odds(belief.log_weights, promise)
-        chosen = self.resampling(key, belief.log_weights + odds)
+        chosen, log_weights = self.resample(key, belief.log_weights + odds)
         taken, spent = jax.tree.map(lambda leaf: leaf[chosen], (current, odds))
-        return taken._replace(log_weights=self._equal_weights() - spent)
+        return taken._replace(log_weights=log_weights - spent)
 
     def _odds(
         self, log_weights: Float[Array, " n"], promise: Float[Array, " n"]
     ) -> Float[Array, " n"]:
         """log of the chance of each ancestor over its weight; the weighted mean of it is one."""
         promise = jnp.where(jnp.isnan(promise), -jnp.inf, promise)
-        total = jax.nn.logsumexp(log_weights + promise)
+        total = log_total(log_weights + promise, self.axis)
         # Where no ancestor promises anything, all are as good as before.
         odds = jnp.where(total == -jnp.inf, 0, promise - total)
         if self.defensive is not None:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import finite_number, positive_integer
@@ -95,6 +96,11 @@ class Filter(eqx.Module, Generic[Belief]):
         """The p-value of an observation, and the same without the tails of `robust=`."""
         nothing = jnp.full((), jnp.nan)
         return nothing, nothing
+
+    @property
+    def over(self) -> tuple[Mesh, Any] | None:
+        """The mesh that a belief is spread over, and how; None if it is on one device."""
+        return None
 
     def check_steps(self, steps: Step) -> None:
         """Refuses steps that the filter cannot take. Most filters take all."""
@@ -216,6 +222,11 @@ class Filter(eqx.Module, Generic[Belief]):
         """
         series = check_observations(self.model, ys, "series", "time")
         steps = self._steps(series, times, controls, start, keep)
+        if self.over is not None and series.shape[0] % self.over[0].size:
+            raise ValueError(
+                f"ys: expected a multiple of {self.over[0].size} series, one or more for each "
+                f"device of the mesh, got {series.shape[0]}"
+            )
         keys = None if key is None else jax.random.split(key, series.shape[0])
         outcome = compiled_batch(self, keys, series, steps, keep == "particles")
         return self._posterior(outcome, series, steps)

@@ -3,11 +3,14 @@
 A `flt` here is a `Filter`: it begins, updates, judges by p-values, and gives an ensemble.
 """
 
+import copy
+import functools
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from nopf.filters.health import Surprise
@@ -34,29 +37,85 @@ def scan(flt: Any, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
     return jax.lax.scan(advance, last, (ys, steps))
 
 
+def on_all(flt: Any, function: Any, inputs: tuple[Any, ...], outputs: Any) -> Any:
+    """The function, run on every device that a belief is spread over.
+
+    Args:
+        flt: the filter.
+        function: of arrays.
+        inputs: for each argument how it is spread: `BELIEF`, or None if it is everywhere.
+        outputs: the same for what it gives.
+    """
+    if flt.over is None:
+        return function
+    mesh, belief = flt.over
+    (axis,) = mesh.axis_names
+    kinds = {
+        None: PartitionSpec(),
+        BELIEF: (belief, PartitionSpec()),  # beside it the monitor's state, which is everywhere
+        ENSEMBLE: PartitionSpec(None, axis),
+    }
+
+    def specs(tree: Any) -> Any:
+        return jax.tree.map(lambda kind: kinds[kind], tree, is_leaf=lambda kind: kind is None)
+
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=specs(inputs), out_specs=specs(outputs), check_vma=False
+    )
+
+
+BELIEF, ENSEMBLE = "belief", "ensemble"
+
+
 @eqx.filter_jit
 def compiled_begin(flt: Any, key: Any) -> Any:
-    return flt.begin(key)
+    begin = on_all(flt, lambda key: (flt.begin(key), Surprise.none()), (None,), BELIEF)
+    return begin(key)[0]
 
 
 @eqx.filter_jit
 def compiled_update(flt: Any, last: Any, y: Array, step: Step) -> Any:
-    return take_in(flt, last, y, step)
+    update = functools.partial(take_in, flt)
+    return on_all(flt, update, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
 @eqx.filter_jit
 def compiled_run(flt: Any, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return scan(flt, (flt.begin(key), Surprise.none()), ys, steps, keep)
+    def run(key: Any, ys: Array, steps: Step) -> Any:
+        return scan(flt, (flt.begin(key), Surprise.none()), ys, steps, keep)
+
+    return on_all(flt, run, (None, None, None), (BELIEF, (None, ENSEMBLE)))(key, ys, steps)
 
 
 @eqx.filter_jit
 def compiled_continuation(flt: Any, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    return scan(flt, last, ys, steps, keep)
+    def run(last: Any, ys: Array, steps: Step) -> Any:
+        return scan(flt, last, ys, steps, keep)
+
+    return on_all(flt, run, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, ys, steps)
 
 
 @eqx.filter_jit
 def compiled_batch(flt: Any, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
-    def one(key: Any, ys: Array) -> Any:
-        return scan(flt, (flt.begin(key), Surprise.none()), ys, steps, keep)
+    over, alone = flt.over, on_one_device(flt)
 
-    return jax.vmap(one)(keys, ys)
+    def one(key: Any, ys: Array) -> Any:
+        return scan(alone, (alone.begin(key), Surprise.none()), ys, steps, keep)
+
+    batch = jax.vmap(one)
+    if over is None:
+        return batch(keys, ys)
+    # Whole series are spread over the devices, not particles.
+    spread = PartitionSpec(over[0].axis_names[0])
+    return jax.shard_map(
+        batch, mesh=over[0], in_specs=(spread, spread), out_specs=spread, check_vma=False
+    )(keys, ys)
+
+
+def on_one_device(flt: Any) -> Any:
+    """The same filter with all its particles on one device."""
+    if flt.over is None:
+        return flt
+    alone = copy.copy(flt)
+    object.__setattr__(alone, "mesh", None)
+    return alone

@@ -7,9 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer, shape_of, share_of_one, some_key
+from nopf.crowd import check_mesh, exchange, gathered, largest, log_total, own_key
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -27,6 +29,8 @@ from nopf.resampling import (
     systematic,
 )
 from nopf.steps import Step
+
+EVEN = 0.95  # of the devices: from there on particles are not exchanged, which takes time
 
 
 class Particles(NamedTuple):
@@ -81,6 +85,7 @@ class ParticleEngine(Filter[Particles]):
     resampling: eqx.AbstractVar[Resampling]
     quantiles: eqx.AbstractVar[tuple[float, ...]]
     health: eqx.AbstractVar[bool]
+    mesh: eqx.AbstractVar[Mesh | None]
 
     @abc.abstractmethod
     def choose(
@@ -90,7 +95,7 @@ class ParticleEngine(Filter[Particles]):
 
     def begin(self, key: PRNGKeyArray | None) -> Particles:
         key, prior_key = jax.random.split(check_key(key))
-        n = self.particles
+        prior_key, n = own_key(prior_key, self.axis), self.here
         states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
         memory = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
@@ -99,18 +104,20 @@ class ParticleEngine(Filter[Particles]):
         return Particles(key, states, self._equal_weights(), memory)
 
     def update(self, belief: Particles, y: Float[Array, " m"], step: Step) -> Update[Particles]:
+        axis = self.axis
         key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
+        choose_key, draw_key = own_key(choose_key, axis), own_key(draw_key, axis)
         ancestors = self.choose(choose_key, belief, y, step)
         moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
         updated = ancestors.log_weights + moved.log_weight
         # The largest is taken off first: log-likelihoods can be so large that their digits end
         # above the decimal point.
-        top = jnp.max(updated)
+        top = largest(jnp.max(updated), axis)
         collapsed = top == -jnp.inf
 
         def blind() -> tuple[Any, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
-            white = _white(draw_key, self.particles, self.model.noise_size)
+            white = _white(draw_key, self.here, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
             return move(ancestors.states, white, step), ancestors.memory
 
@@ -119,16 +126,17 @@ class ParticleEngine(Filter[Particles]):
 
         states, memory = jax.lax.cond(collapsed, blind, seen)
         relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
-        total = jax.nn.logsumexp(relative)
-        after = Particles(key, states, relative - total, memory)
+        sum_of_all = log_total(relative, axis)
+        after = Particles(key, states, relative - sum_of_all, memory)
         info = Info.of_particles(
             self.model,
             states,
             after.log_weights,
             self.quantiles,
-            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + total),
-            ess=jnp.where(collapsed, 0, effective_sample_size(after.log_weights)),
+            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all),
+            ess=jnp.where(collapsed, 0, effective_sample_size(after.log_weights, axis)),
             collapsed=collapsed,
+            axis=axis,
         )
         before = self._before(health_key, belief, ancestors)
         return Update(after, info, Forecast(health_key, before))
@@ -140,7 +148,9 @@ class ParticleEngine(Filter[Particles]):
 
     def ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         white = _white(
-            jax.random.fold_in(belief.key, 0), self.particles, self.model.completion_size
+            own_key(jax.random.fold_in(belief.key, 0), self.axis),
+            self.here,
+            self.model.completion_size,
         )
         return jax.vmap(self.model.complete)(belief.states, white), belief.log_weights
 
@@ -153,10 +163,57 @@ class ParticleEngine(Filter[Particles]):
         """Some draws of the posterior before this step."""
         positions = jax.random.uniform(jax.random.fold_in(key, 0), (DRAWS,))
         chosen = indices_at(belief.log_weights, positions)
-        return jax.tree.map(lambda leaf: leaf[chosen], belief.states)
+        drawn = jax.tree.map(lambda leaf: leaf[chosen], belief.states)
+        if self.axis is None:
+            return drawn
+        # Each device has drawn of its own; which of them counts is chosen by what it holds.
+        mass, drawn = gathered((jax.nn.logsumexp(belief.log_weights), drawn), self.axis)
+        device = indices_at(mass, jax.random.uniform(jax.random.fold_in(key, 2), (DRAWS,)))
+        return jax.tree.map(lambda leaf: leaf[device, np.arange(DRAWS)], drawn)
+
+    @property
+    def axis(self) -> str | None:
+        """The mesh's name for its devices, if particles are spread over one."""
+        return None if self.mesh is None else self.mesh.axis_names[0]
+
+    @property
+    def here(self) -> int:
+        """How many particles a device holds."""
+        return self.particles if self.mesh is None else self.particles // self.mesh.size
+
+    @property
+    def over(self) -> tuple[Mesh, Any] | None:
+        if self.mesh is None:
+            return None
+        spread = PartitionSpec(self.axis)
+        return self.mesh, Particles(PartitionSpec(), spread, spread, spread)  # type: ignore[arg-type]
+
+    def resample(
+        self, key: PRNGKeyArray, log_weights: Float[Array, " n"]
+    ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
+        """Ancestors, and the weight that each has from now on: all the same on a device, and
+        together as much as the device held before."""
+        chosen = self.resampling(key, log_weights)
+        equal = self._equal_weights()
+        if self.mesh is not None:
+            equal = equal + (jax.nn.logsumexp(log_weights) + np.log(self.mesh.size))
+        return chosen, equal
+
+    def dealt(self, belief: Particles) -> Particles:
+        """The same belief, the particles of each device dealt out to all, if some devices hold
+        much more of the weight than others."""
+        axis = self.axis
+        if axis is None:
+            return belief
+        held = {name: getattr(belief, name) for name in ("states", "log_weights", "memory")}
+        log_mass = jax.nn.logsumexp(belief.log_weights)
+        # As many devices as there are if all hold the same; one if one holds everything.
+        even = jnp.exp(2 * log_total(log_mass[None], axis) - log_total(2 * log_mass[None], axis))
+        due = even < EVEN * self.particles / self.here
+        return belief._replace(**jax.lax.cond(due, lambda: exchange(held, axis), lambda: held))
 
     def _equal_weights(self) -> Float[Array, " n"]:
-        return jnp.full(self.particles, -np.log(self.particles), float)
+        return jnp.full(self.here, -np.log(self.particles), float)
 
 
 def fitted(
@@ -236,6 +293,8 @@ class ParticleFilter(ParticleEngine):
             step (as the paper does), 0 never.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
+        mesh: a `jax.sharding.Mesh` of one axis, to spread the particles over its devices. N is then
+            a multiple of the square of their number.
 
     Gradients through `run` leave out how resampling depends on parameters; those of the evidence
     are therefore biased.
@@ -248,6 +307,7 @@ class ParticleFilter(ParticleEngine):
     quantiles: tuple[float, ...] = eqx.field(static=True)
     ess_threshold: float = eqx.field(static=True)
     health: bool = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -259,6 +319,7 @@ class ParticleFilter(ParticleEngine):
         ess_threshold: float = 1.0,
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
+        mesh: Mesh | None = None,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -267,6 +328,7 @@ class ParticleFilter(ParticleEngine):
         self.quantiles = check_quantiles(quantiles)
         self.ess_threshold = share_of_one(ess_threshold, "ess_threshold")
         self.health = bool(health)
+        self.mesh = check_mesh(mesh, self.particles)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
@@ -276,15 +338,16 @@ class ParticleFilter(ParticleEngine):
             return current
 
         def resampled() -> Ancestors:
-            chosen = self.resampling(key, belief.log_weights)
-            states, memory = jax.tree.map(lambda leaf: leaf[chosen], (belief.states, belief.memory))
-            return Ancestors(states, self._equal_weights(), memory)
+            mixed = self.dealt(belief)
+            chosen, log_weights = self.resample(key, mixed.log_weights)
+            states, memory = jax.tree.map(lambda leaf: leaf[chosen], (mixed.states, mixed.memory))
+            return Ancestors(states, log_weights, memory)
 
-        due = should_resample(belief.log_weights, self.ess_threshold)
+        due = should_resample(belief.log_weights, self.ess_threshold, self.axis)
         return jax.lax.cond(due, resampled, lambda: current)
 
     def _before(self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors) -> Any:
-        if self.ess_threshold < 1:
+        if self.ess_threshold < 1 or self.axis is not None:
             return super()._before(key, belief, ancestors)
         # Resampled just now: any of them will do.
         some = np.arange(DRAWS) * self.particles // DRAWS

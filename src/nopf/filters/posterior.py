@@ -9,6 +9,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
+from nopf.crowd import log_total, total
 from nopf.filters.health import Monitor
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
@@ -73,6 +74,7 @@ class Info(NamedTuple):
         log_evidence_increment: Float[Array, ""],
         ess: Float[Array, ""] | None,
         collapsed: Bool[Array, ""] | bool = False,
+        axis: str | None = None,
     ) -> "Info":
         """Sums up particles with normalised log-weights.
 
@@ -82,12 +84,14 @@ class Info(NamedTuple):
             log_weights: normalised.
             levels: of the quantiles.
             log_evidence_increment, ess, collapsed: as they are.
+            axis: of the devices that the particles are spread over, if they are.
         """
-        space, weights = model.space, jax.nn.softmax(log_weights)
+        space = model.space
+        weights = jnp.exp(log_weights - log_total(log_weights, axis))
         points = by_column(jax.vmap(model.expectation)(states))
-        mean = space.mean(points, weights)
-        cov = space.covariance(points, weights, mean)
-        within = model.within(jax.tree.map(lambda leaf: weighted_sums(weights, leaf), states))
+        mean = space.mean(points, weights, axis)
+        cov = space.covariance(points, weights, mean, axis)
+        within = model.within(jax.tree.map(lambda leaf: weighted_sums(weights, leaf, axis), states))
         spread = jax.vmap(model.spread)(states)
         if within is not None and spread is not None:
             cov = cov + within
@@ -99,12 +103,12 @@ class Info(NamedTuple):
         return Info(
             mean=mean,
             cov=cov,
-            quantiles=space.quantiles(points, weights, levels, mean, std),
+            quantiles=space.quantiles(points, weights, levels, mean, std, axis),
             log_evidence_increment=log_evidence_increment,
             ess=ess,
             collapsed=jnp.asarray(collapsed),
-            nan_states=jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)),
-            nan_weights=jnp.sum(jnp.isnan(log_weights)),
+            nan_states=total(jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)), axis),
+            nan_weights=total(jnp.sum(jnp.isnan(log_weights)), axis),
         )
 
 

@@ -1,0 +1,106 @@
+"""What test_mesh.py starts with four devices, or as one of two processes: prints JSON."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+
+import nopf
+from tests.models import linear
+
+RUNS = 300
+
+
+def evidence(kind):
+    """z-score of the evidence with particles on four devices, against Kalman."""
+    model = linear(True)
+    ys = np.asarray(nopf.simulate(model, 6, jax.random.key(3)).observations)
+    mesh = jax.make_mesh((4,), ("particles",))
+    flt = {
+        "bootstrap": lambda: nopf.ParticleFilter(model, particles=64, mesh=mesh),
+        "threshold": lambda: nopf.ParticleFilter(
+            model, particles=64, mesh=mesh, ess_threshold=0.5, resampling=nopf.multinomial
+        ),
+        "auxiliary": lambda: nopf.AuxiliaryFilter(model, nopf.LinearisedProposal(), 64, mesh=mesh),
+        "marginalised": lambda: nopf.ParticleFilter(
+            nopf.marginalise(model, ("x1",)), particles=64, mesh=mesh
+        ),
+    }[kind]()
+    exact = nopf.KalmanFilter(model).run(ys)
+    on_mesh, alone = runs(flt, ys, 0), runs(type(flt)(flt.model, flt.proposal, 64), ys, 1)
+    evidence = np.sum([info.log_evidence_increment for info in on_mesh], axis=1)
+    ratios = np.exp(evidence - float(exact.log_evidence))
+    means = [np.stack([info.mean for info in infos]) for infos in (on_mesh, alone)]
+    spread = np.sqrt(sum(mean.var(axis=0, ddof=1) for mean in means) / RUNS)
+    return {
+        "z": float((ratios.mean() - 1) / (ratios.std(ddof=1) / np.sqrt(RUNS))),
+        "off": float(np.max(np.abs(means[0].mean(axis=0) - means[1].mean(axis=0)) / spread)),
+        "ess": [float(np.mean([info.ess for info in infos])) for infos in (on_mesh, alone)],
+    }
+
+
+def runs(flt, ys, seed):
+    """What a filter says in each of many runs."""
+    run = jax.jit(lambda key: flt.run(ys, key=key).info)
+    # One after the other: devices that share few threads could wait for each other.
+    keys = jax.random.split(jax.random.key(seed), RUNS)
+    return [jax.device_get(run(key)) for key in keys]
+
+
+def everything():
+    """What else a filter on a mesh does."""
+    model = linear()
+    ys = np.array(nopf.simulate(model, 6, jax.random.key(3)).observations)
+    ys[2] = np.nan
+    mesh = jax.make_mesh((4,), ("particles",))
+    flt = nopf.ParticleFilter(model, particles=4096, mesh=mesh)
+    kept = flt.run(ys, key=jax.random.key(0), keep="particles")
+    state, apart = flt.init(jax.random.key(0)), []
+    for t, y in enumerate(ys):
+        state, info = flt.step(state, y)
+        apart.append(float(np.max(np.abs(info.mean - kept.mean[t]))))
+    first = flt.run(ys[:3], key=jax.random.key(0))
+    rest = flt.resume(first.state, ys[3:])
+    apart.append(float(np.max(np.abs(rest.mean - kept.mean[3:]))))
+    exact = nopf.KalmanFilter(model).run(ys)
+    weights = np.exp(np.asarray(kept.log_weights))
+    own = np.einsum("tn,tnd->td", weights, np.asarray(kept.particles))
+    batch = flt.run_batch(np.stack([ys] * 4), key=jax.random.key(5))
+    plain = nopf.ParticleFilter(model, particles=4096)
+    same = plain.run_batch(np.stack([ys] * 4), key=jax.random.key(5))
+    smooth = flt.smooth(kept, key=jax.random.key(2), trajectories=50)
+    quantiles = np.abs(kept.quantiles - exact.quantiles) / np.asarray(exact.std)[:, None]
+    return {
+        "steps_and_run": max(apart),
+        "mean": float(np.max(np.abs(kept.mean - exact.mean) / np.asarray(exact.std))),
+        "own": float(np.max(np.abs(own - kept.mean))),
+        "quantiles": float(np.max(quantiles)),
+        "batch": float(np.max(np.abs(batch.mean - same.mean))),
+        "p_values": np.asarray(kept.p_value).tolist(),
+        "smooth": list(smooth.mean.shape),
+        "devices": len(kept.particles.sharding.device_set),
+    }
+
+
+def process(number, port):
+    """One of two processes."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{port}", 2, int(number))
+    model = linear()
+    ys = np.asarray([[0.3, -0.2], [0.9, 0.4], [1.2, -0.3]])
+    flt = nopf.ParticleFilter(model, particles=20_000, mesh=jax.make_mesh((2,), ("particles",)))
+    posterior = flt.run(ys, key=jax.random.key(0))
+    return {
+        "mean": np.asarray(posterior.mean).tolist(),
+        "log_evidence": float(posterior.log_evidence),
+    }
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[2:]
+    print(
+        json.dumps(
+            {"evidence": evidence, "all": everything, "process": process}[sys.argv[1]](*arguments)
+        )
+    )
