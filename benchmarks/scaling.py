@@ -1,4 +1,4 @@
-"""Time and peak memory of the bootstrap filter on the sensor-bias benchmark, against N.
+"""Time and peak memory of the bootstrap filter on a benchmark, against N.
 
 Each size runs in a process of its own, so that its peak memory is its own.
 """
@@ -11,14 +11,14 @@ import sys
 import time
 
 
-def measure(particles: int, horizon: int, repeats: int) -> dict[str, float]:
+def measure(name: str, particles: int, horizon: int, repeats: int) -> dict[str, float]:
     """Seconds a step (best of `repeats`), and the peak resident memory of this process."""
     import jax
 
     import nopf
-    from nopf.benchmarks import sensor_bias
+    from nopf.benchmarks import BENCHMARKS
 
-    benchmark = sensor_bias.benchmark
+    benchmark = BENCHMARKS[name]
     ys = benchmark.simulate(0).observations[:horizon]
     flt = nopf.ParticleFilter(benchmark.model, particles=particles)
     jax.block_until_ready(flt.run(ys, key=jax.random.key(0)).mean)
@@ -39,17 +39,18 @@ def main() -> int:
     """Measures all sizes and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--particles", default="10000,100000,1000000", help="sizes, with commas")
-    parser.add_argument("--horizon", type=int, default=60, help="how many of the 60 observations")
+    parser.add_argument("--benchmark", default="sensor-bias")
+    parser.add_argument("--horizon", type=int, default=60, help="how many observations at most")
     parser.add_argument("--repeats", type=int, default=5, help="the best of these counts")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.horizon, options.repeats)))
+        print(json.dumps(measure(options.benchmark, options.one, options.horizon, options.repeats)))
         return 0
     rows = []
     for particles in options.particles.split(","):
-        command = [sys.executable, __file__, "--one", particles]
+        command = [sys.executable, __file__, "--one", particles, "--benchmark", options.benchmark]
         command += ["--horizon", str(options.horizon), "--repeats", str(options.repeats)]
         rows.append(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
     if options.json:

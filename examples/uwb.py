@@ -1,12 +1,14 @@
 """What the two examples with radio ranges share: filters side by side, and their errors."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -29,10 +31,10 @@ class Drive(NamedTuple):
     controls: np.ndarray | None = None
 
 
-def filters(model: nopf.StateSpaceModel, drive: Drive) -> dict[str, Callable[[int], nopf.Filter]]:
-    """By name, a function from a number of particles to a filter."""
+def trained(model: nopf.StateSpaceModel, drive: Drive) -> nopf.NeuralProposal:
+    """A proposal for the recording's times, controls and silences."""
     steps = min(len(drive.times), 300)
-    proposal = nopf.train(
+    return nopf.train(
         model,
         steps,
         jax.random.key(0),
@@ -41,18 +43,34 @@ def filters(model: nopf.StateSpaceModel, drive: Drive) -> dict[str, Callable[[in
         start=drive.times[0] - model.dt,
         missing=np.isnan(drive.ranges[:steps]),
     )
-    return {
-        "bpf": lambda n: nopf.ParticleFilter(model, None, n),
-        "enkf": lambda n: nopf.EnsembleKalmanFilter(model, n),
-        "lpf": lambda n: nopf.ParticleFilter(model, nopf.LinearisedProposal(), n),
-        "nopf": lambda n: nopf.ParticleFilter(model, proposal, n),
-    }
 
 
-def error(
-    flt: nopf.Filter, drive: Drive, seed: int, after: float = 0.0
-) -> tuple[float, float | None]:
-    """Root mean square of the position error in metres, from `after` seconds on, and mean ESS."""
+def make_filter(
+    name: str, model: nopf.StateSpaceModel, drive: Drive
+) -> Callable[[int], nopf.Filter]:
+    """A function from a number of particles to the filter of this name."""
+    if name == "enkf":
+        return lambda n: nopf.EnsembleKalmanFilter(model, n)
+    seen = nopf.marginalise(model) if name.startswith("m") else model
+    proposal: nopf.Proposal | None = None
+    if name.endswith("lpf"):
+        proposal = nopf.LinearisedProposal()
+    elif name == "nopf":
+        proposal = trained(model, drive)
+    return lambda n: nopf.ParticleFilter(seen, proposal, n)
+
+
+class Error(NamedTuple):
+    """How far off a run is: in metres, and what it said of its means."""
+
+    rmse: float
+    ess: float | None
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def error(flt: nopf.Filter, drive: Drive, seed: int, after: float = 0.0) -> Error:
+    """Root mean square of the position error in metres, from `after` seconds on, and the rest."""
     posterior = flt.run(
         drive.ranges,
         key=jax.random.key(seed),
@@ -60,9 +78,11 @@ def error(
         controls=drive.controls,
         start=drive.times[0] - flt.model.dt,
     )
-    apart = (np.asarray(posterior.mean)[:, :2] - drive.truth)[drive.times - drive.times[0] >= after]
+    counts = drive.times - drive.times[0] >= after
+    mean, std = (np.asarray(values)[counts] for values in (posterior.mean, posterior.std))
+    apart = mean[:, :2] - drive.truth[counts]
     ess = None if posterior.ess is None else float(posterior.ess.mean())
-    return float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))), ess
+    return Error(float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))), ess, mean, std)
 
 
 def main(
@@ -73,26 +93,49 @@ def main(
     parser.add_argument("folder", type=Path, help="where the recording is")
     parser.add_argument("--particles", default="100,1000,10000", help="with commas")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--filters", default="bpf,enkf,lpf,nopf", help="also mbpf, mlpf")
+    parser.add_argument(
+        "--outliers", action="store_true", help="robust=Outliers(0.05, 10) instead of Student's t"
+    )
     parser.add_argument("--after", type=float, default=0.0, help="seconds that do not count")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not (given.folder / needed).is_file():
         sys.exit(f"{given.folder}: expected the recording there, but it has no {needed}")
     drive = load(given.folder)
+    if given.outliers:
+        robust: Any = model.likelihood
+        robust = dataclasses.replace(robust, tails=nopf.Outliers(0.05, 10.0))
+        model = eqx.tree_at(lambda m: m.likelihood, model, robust)
     rows: list[dict[str, Any]] = []
-    for name, make in filters(model, drive).items():
+    for name in given.filters.split(","):
+        make = make_filter(name, model, drive)
         for particles in map(int, given.particles.split(",")):
             flt = make(particles)
             found = [error(flt, drive, seed, given.after) for seed in range(given.seeds)]
-            errors = [rmse for rmse, _ in found]
-            counts = [ess for _, ess in found if ess is not None]
-            mean, worst = float(np.mean(errors)), max(errors)
-            ess = float(np.mean(counts)) if counts else None
-            row = {"filter": name, "particles": particles, "rmse": mean, "worst": worst, "ess": ess}
-            rows.append(row)
+            rows.append({"filter": name, "particles": particles} | summary(model, found))
             if not given.json:
-                count = "" if ess is None else f"   ESS {ess:.0f}"
-                centimetres = f"{100 * mean:7.1f} cm   worst {100 * worst:7.1f} cm"
-                print(f"{name:5} N {particles:6}   {centimetres}{count}", flush=True)
+                print(line(rows[-1]), flush=True)
     if given.json:
         print(json.dumps(rows))
+
+
+def summary(model: nopf.StateSpaceModel, found: list[Error]) -> dict[str, Any]:
+    """Of runs on the same data: errors, and what their means are worth."""
+    errors = [one.rmse for one in found]
+    counts = [one.ess for one in found if one.ess is not None]
+    row = {"rmse": float(np.mean(errors)), "worst": max(errors)}
+    row["ess"] = float(np.mean(counts)) if counts else None  # type: ignore[assignment]
+    if len(found) > 1:
+        means, stds = np.stack([one.mean for one in found]), np.stack([one.std for one in found])
+        by_state = np.median(nopf.metrics.draws(model.space, means, stds)[1:], axis=0)
+        row["draws"] = dict(zip(model.state_names, by_state.tolist(), strict=True))  # type: ignore[assignment]
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in words."""
+    errors = f"{100 * row['rmse']:7.1f} cm   worst {100 * row['worst']:7.1f} cm"
+    count = "" if row["ess"] is None else f"   ESS {row['ess']:.0f}"
+    draws = "".join(f" {name} {worth:.3g}" for name, worth in row.get("draws", {}).items())
+    return f"{row['filter']:5} N {row['particles']:6}   {errors}{count}   draws{draws}"

@@ -30,10 +30,10 @@ def test_labyrinth(monkeypatch):
     assert set(np.sum(~np.isnan(drive.ranges), axis=1)) == {1}
     assert drive.ranges.shape[1] == 4
     error, flt = example(monkeypatch, "uwb").error, nopf.ParticleFilter(labyrinth.model, None, 1000)
-    found, _ = error(flt, drive, 0)
+    found = error(flt, drive, 0).rmse
     assert found < 0.13  # five seeds gave 0.09 m on average
     # The readme of the recording has the wheels the wrong way round: so would the robot turn.
-    swapped, _ = error(flt, drive._replace(controls=drive.controls[:, ::-1]), 0)
+    swapped = error(flt, drive._replace(controls=drive.controls[:, ::-1]), 0).rmse
     assert swapped > 2 * found
 
 
@@ -44,7 +44,8 @@ def test_hanyang(monkeypatch):
     assert not np.isnan(drive.ranges).all(axis=1).any()
     error, flt = example(monkeypatch, "uwb").error, nopf.ParticleFilter(hanyang.model, None, 1000)
     beginning = type(drive)(drive.times[:800], drive.ranges[:800], drive.truth[:800])
-    found, _ = error(flt, beginning, 0)
+    found = error(flt, beginning, 0).rmse
+    assert nopf.marginalise(hanyang.model).linear_states == ("vx", "vy")
     assert found < 1.3  # 1.01 m was seen here; 0.83 m over the whole drive, by five seeds
 
 

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.likelihood import Likelihood
 from nopf.model import StateSpaceModel
+from nopf.space import Space, wrap_angle
 from nopf.steps import Step
 
 DRAWS = 127  # predicted observations that one is compared with
@@ -80,7 +82,7 @@ def predictive_p_values(
 
     def p_value(likelihood: Likelihood) -> Float[Array, ""]:
         seen = likelihood.sample_many(see_key, states, step, white[:, k : k + m])
-        return p_value_among(model, y, model.observation_space.wrap(seen))
+        return p_value_among(model, y, seen)  # which wraps
 
     value, nominal = p_value(model.likelihood), model.likelihood.nominal()
     return value, value if nominal is model.likelihood else p_value(nominal)
@@ -95,11 +97,10 @@ def p_value_among(
     comes from the same distribution, whichever that is, every rank has the same chance. Beyond the
     last rank the p-value falls off as a normal distribution does. NaN if nothing is observed.
     """
-    space, observed = model.observation_space, ~jnp.isnan(y)
+    observed = ~jnp.isnan(y)
     points = jnp.concatenate([jnp.where(observed, y, predicted[0])[None], predicted])
     count = points.shape[0]
-    mean = space.mean(points, jnp.full(count, 1 / count))
-    apart = jnp.where(observed[None], space.difference(points, mean[None]), 0)
+    apart = jnp.where(observed[None], _from_mean(model.observation_space, points), 0)
     if y.size > count // 4:
         # Too few draws for so many correlations: coordinate by coordinate.
         size = jnp.mean(apart**2, axis=0)
@@ -109,6 +110,18 @@ def p_value_among(
     ranked = jnp.mean(squares >= squares[0])
     beyond = jnp.maximum(squares[0] - jnp.max(squares[1:]), 0)
     return jnp.where(jnp.any(observed), ranked * jnp.exp(-0.5 * beyond), jnp.nan)
+
+
+def _from_mean(space: Space, points: Float[Array, "k m"]) -> Float[Array, "k m"]:
+    """How far each point is from the mean of all. For few points, and quick to compile: what
+    `Space` does for many particles is written out coordinate by coordinate."""
+    mean = jnp.mean(points, axis=0)
+    if not space.angles:
+        return points - mean[None]
+    angular = np.isin(np.arange(space.size), space.angles)
+    circular = jnp.arctan2(jnp.mean(jnp.sin(points), axis=0), jnp.mean(jnp.cos(points), axis=0))
+    apart = points - jnp.where(angular, circular, mean)[None]
+    return jnp.where(angular[None], wrap_angle(apart), apart)
 
 
 def _leverages(rows: Float[Array, "k m"]) -> Float[Array, " k"]:

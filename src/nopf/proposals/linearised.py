@@ -118,6 +118,9 @@ def _may_wind(model: StateSpaceModel) -> bool:
     unknown = model.reads_control and not model.control_names
     if is_traced((model, jnp.zeros(()))) or unknown:
         return True  # It cannot be seen: better safe.
+    noise = model.process_noise
+    if noise is not None and noise.constant is not None:  # Nothing needs to be tried.
+        return bool(np.any(np.asarray(noise.constant.std)[angles] > WINDING))
     whites = np.random.default_rng(0).normal(size=(64, model.noise_size))
     spread = _spread_of_a_step(model, jax.random.key(0), jnp.asarray(whites))
     return bool(np.any(np.asarray(spread)[angles] > WINDING))
