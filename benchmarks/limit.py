@@ -19,7 +19,7 @@ import numpy as np
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.filters.particle import Ancestors, fitted, move_all
+from nopf.filters.moving import Ancestors, fitted, move_all
 from nopf.filters.posterior import Info
 from nopf.layout import by_column
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nopf
-from nopf.filters.particle import Ancestors, move_all
+from nopf.filters.moving import Ancestors, move_all
 
 
 def linear_transition(x, step):

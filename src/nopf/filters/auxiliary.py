@@ -8,15 +8,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
 from nopf.crowd import check_mesh, log_total
+from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.inputs import QUANTILES, check_quantiles
-from nopf.filters.particle import (
-    Ancestors,
-    ParticleEngine,
-    Particles,
-    check_proposal,
-    check_resampling,
-    fitted,
-)
+from nopf.filters.moving import Ancestors, fitted
+from nopf.filters.particle import ParticleEngine, Particles
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Proposal, TransitionProposal
 from nopf.proposals.importance import defend

@@ -10,17 +10,16 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from nopf.arguments import check_key, positive_integer, shape_of, share_of_one, some_key
+from nopf.arguments import check_key, positive_integer, share_of_one
 from nopf.crowd import check_mesh, exchange, gathered, largest, log_total, own_key
+from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
+from nopf.filters.moving import Ancestors, as_arrays, assimilate_all, move_all, white_numbers
 from nopf.filters.posterior import Info
-from nopf.layout import by_column
 from nopf.model import StateSpaceModel, check_model
-from nopf.proposals import Law, Move, Proposal, TransitionProposal
-from nopf.proposals.importance import draw, weigh
-from nopf.proposals.proposal import WeighsItself, fit_all
+from nopf.proposals import Proposal, TransitionProposal
 from nopf.resampling import (
     Resampling,
     effective_sample_size,
@@ -47,22 +46,6 @@ class Particles(NamedTuple):
     states: Any
     log_weights: Float[Array, " n"]
     memory: Any
-
-
-class Ancestors(NamedTuple):
-    """Those chosen to make a step.
-
-    Attributes:
-        states: as in `Particles`.
-        log_weights: `(N,)` what they carry over; their sum is an estimate of one.
-        memory: what the proposal carries per particle.
-        laws: how each will move, if the choice has looked ahead; otherwise None.
-    """
-
-    states: Any
-    log_weights: Float[Array, " n"]
-    memory: Any
-    laws: Law | None = None
 
 
 class Forecast(NamedTuple):
@@ -99,7 +82,7 @@ class ParticleEngine(Filter[Particles]):
         states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
         memory = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
-            _as_arrays(self.proposal.initial_memory(self.model)),
+            as_arrays(self.proposal.initial_memory(self.model)),
         )
         return Particles(key, states, self._equal_weights(), memory)
 
@@ -117,7 +100,7 @@ class ParticleEngine(Filter[Particles]):
 
         def blind() -> tuple[Any, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
-            white = _white(draw_key, self.here, self.model.noise_size)
+            white = white_numbers(draw_key, self.here, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
             return move(ancestors.states, white, step), ancestors.memory
 
@@ -147,7 +130,7 @@ class ParticleEngine(Filter[Particles]):
         return predictive_p_values(prediction.key, self.model, prediction.before, y, step)
 
     def ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        white = _white(
+        white = white_numbers(
             own_key(jax.random.fold_in(belief.key, 0), self.axis),
             self.here,
             self.model.completion_size,
@@ -214,71 +197,6 @@ class ParticleEngine(Filter[Particles]):
 
     def _equal_weights(self) -> Float[Array, " n"]:
         return jnp.full(self.here, -np.log(self.particles), float)
-
-
-def fitted(
-    proposal: Proposal,
-    model: StateSpaceModel,
-    ancestors: Ancestors,
-    y: Float[Array, " m"],
-    step: Step,
-) -> Ancestors:
-    """With a law for each of them, unless there is one or the proposal has none."""
-    if ancestors.laws is not None or isinstance(proposal, WeighsItself):
-        return ancestors
-    laws, memory = fit_all(proposal, model, ancestors.states, y, step, ancestors.memory)
-    return ancestors._replace(laws=laws, memory=memory)
-
-
-def move_all(
-    proposal: Proposal,
-    model: StateSpaceModel,
-    key: PRNGKeyArray,
-    ancestors: Ancestors,
-    y: Float[Array, " m"],
-    step: Step,
-    share: float | None = None,
-) -> Move:
-    """Moves all particles: fits a law to each, draws, and weighs.
-
-    Args:
-        proposal, model: what moves them.
-        key: random key.
-        ancestors: where they are.
-        y, step: the observation.
-        share: the defensive share; the proposal's if left out.
-    """
-    share = proposal.share if share is None else share
-    ancestors = ancestors._replace(states=by_column(ancestors.states))
-    states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
-    n = ancestors.log_weights.shape[0]
-    if isinstance(proposal, WeighsItself):
-        propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))
-        return propose(jax.random.split(key, n), model, states, y, step, memory)
-    assert laws is not None
-    place = jax.random.uniform(jax.random.fold_in(key, 0))
-    z, log_ratio = draw(laws, _white(key, n, laws.white_size), share, place)
-    moved = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))(
-        model, states, by_column(z), log_ratio, y, step
-    )
-    return Move(by_column(moved.state), moved.log_weight, memory)
-
-
-def assimilate_all(
-    model: StateSpaceModel, key: PRNGKeyArray, states: Any, y: Float[Array, " m"], step: Step
-) -> Any:
-    """All particles after they have been weighed by an observation."""
-    count = jax.tree.leaves(states)[0].shape[0]
-    white = _white(jax.random.fold_in(key, 1), count, model.assimilation_size)
-    assimilate = jax.vmap(model.assimilate, in_axes=(0, None, None, 0))
-    return by_column(assimilate(states, y, step, white))
-
-
-def _white(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w"]:
-    """All the standard normal numbers of a step at once: a key a particle takes longer."""
-    if size == 0:
-        return jnp.zeros((count, 0))
-    return by_column(jax.random.normal(key, (size, count)).T)
 
 
 class ParticleFilter(ParticleEngine):
@@ -352,103 +270,3 @@ class ParticleFilter(ParticleEngine):
         # Resampled just now: any of them will do.
         some = np.arange(DRAWS) * self.particles // DRAWS
         return jax.tree.map(lambda leaf: leaf[some], ancestors.states)
-
-
-def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposal:
-    """The proposal as a filter uses it (the transition if None), if it fits the model and moves
-    particles as the engine asks."""
-    if proposal is None:
-        proposal = TransitionProposal()
-    if not isinstance(proposal, Proposal):
-        raise TypeError(f"proposal: expected a nopf.Proposal, got {type(proposal).__name__}")
-    proposal.check(model)
-    proposal = proposal.settled(model)
-    share_of_one(proposal.share, "proposal: share")
-    name, home = type(proposal).__name__, type(proposal).__module__
-    if model.reads_control or home.startswith("nopf."):
-        return proposal  # Nothing can be tried, or nothing is new: tracing takes its time.
-    said = "propose" if isinstance(proposal, WeighsItself) else "law"
-    n = 2
-    memory = jax.tree.map(
-        lambda leaf: jnp.stack([leaf] * n), _as_arrays(proposal.initial_memory(model))
-    )
-    ancestors = Ancestors(_some_states(model, n), jnp.zeros(n), memory)
-    if said == "law":
-        _check_law(proposal, model)
-    move = eqx.filter_eval_shape(
-        move_all,
-        proposal,
-        model,
-        jax.random.key(0),
-        ancestors,
-        jnp.zeros(model.observation_space.size),
-        model.nominal_step(),
-    )
-    if not isinstance(move, Move):  # what `propose` gave
-        raise TypeError(f"proposal: expected {name}.{said} to return a nopf.Move, got {move!r}")
-    one = jax.tree.map(lambda leaf: leaf.shape[1:], ancestors.states)
-    for part, shape in [("state", one), ("log_weight", ())]:
-        got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], getattr(move, part))
-        if got != shape:
-            raise ValueError(
-                f"proposal: expected {name}.{said} to return a {part} of shape {shape}, got {got}"
-            )
-    kept, carried = (
-        jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], value) for value in (memory, move.memory)
-    )
-    if kept != carried:
-        raise ValueError(
-            f"proposal: expected {name}.{said} to return memory like that of initial_memory, "
-            f"{kept}, got {carried}"
-        )
-    return proposal
-
-
-def _check_law(proposal: Proposal, model: StateSpaceModel) -> None:
-    """Refuses a law that is none, or not of the model's noise."""
-    memory = _as_arrays(proposal.initial_memory(model))
-    x = jax.tree.map(lambda leaf: leaf[0], _some_states(model, 1))
-    y, name = jnp.zeros(model.observation_space.size), type(proposal).__name__
-    try:
-        law, _ = eqx.filter_eval_shape(proposal.fit, model, x, y, model.nominal_step(), memory)
-    except Exception as error:
-        raise ValueError(
-            f"proposal: calling {name}.law(model, ancestor, y, step) for one particle raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(law, Law):
-        raise TypeError(
-            f"proposal: expected {name}.law to return a nopf.Law, for example nopf.GaussianLaw, "
-            f"got {type(law).__name__}"
-        )
-    z, log_ratio = eqx.filter_eval_shape(lambda law, w: law.place(w), law, shape_of(law.white_size))
-    for part, found, shape in [
-        ("noise z", z.shape, (model.noise_size,)),
-        ("log-ratio", log_ratio.shape, ()),
-        ("promise", law.promise.shape, ()),
-    ]:
-        if found != shape:
-            raise ValueError(
-                f"proposal: expected the law of {name} to have a {part} of shape {shape}, "
-                f"got {found}"
-            )
-
-
-def _some_states(model: StateSpaceModel, count: int) -> Any:
-    """So many particles of the model, all zero."""
-    one = jax.eval_shape(model.sample_prior, some_key())
-    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), one)
-
-
-def _as_arrays(memory: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), memory)
-
-
-def check_resampling(resampling: Resampling) -> Resampling:
-    """The resampling scheme, if it is one."""
-    if not callable(resampling):
-        raise TypeError(
-            "resampling: expected nopf.systematic, stratified, residual, multinomial or a "
-            f"function (key, log_weights) -> ancestors, got {resampling!r}"
-        )
-    return resampling

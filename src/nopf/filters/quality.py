@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
-from nopf.filters.particle import ParticleFilter, fitted, move_all
+from nopf.filters.moving import fitted, move_all
+from nopf.filters.particle import ParticleFilter
 from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import NeuralProposal, Proposal

@@ -8,7 +8,8 @@ import jax
 
 from nopf.arguments import shape_of
 from nopf.linear import Columns, is_zero
-from nopf.marginal.model import MarginalisedModel, predict_covariance, update_covariance
+from nopf.marginal.model import MarginalisedModel
+from nopf.marginal.pieces import predict_covariance, update_covariance
 from nopf.marginal.structure import Structure, find, look_at, prior_places
 from nopf.model import StateSpaceModel, check_model
 

@@ -26,15 +26,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.gaussian import LOG_2PI, Gaussian, GaussianMixture
-from nopf.likelihood import GaussianLikelihood
 from nopf.linear import Columns, as_array, dot, is_zero, jacobian_rows, solve_lower
-from nopf.marginal.conditional import (
-    Conditional,
-    condition,
-    full,
-    lower_product,
-    plus,
-    semidefinite_root,
+from nopf.marginal.conditional import Conditional, semidefinite_root
+from nopf.marginal.pieces import (
+    Sight,
+    Weighed,
+    choose,
+    fixed,
+    hold,
+    noise_entries,
+    nonlinear_first,
+    predict_covariance,
+    stacked,
+    update_covariance,
 )
 from nopf.marginal.structure import Structure
 from nopf.model import StateSpaceModel
@@ -55,20 +59,6 @@ class Marginal(NamedTuple):
     nonlinear: Float[Array, " u"]
     mean: Float[Array, " v"]
     cov: Float[Array, " e"]
-
-
-class Weighed(NamedTuple):
-    """An observation whose noise was as large as usual, or larger.
-
-    Attributes:
-        log_probs: `(c,)` log of the probability of each order times the density of y.
-        update: what it says of the linear states.
-        observed: which measurements it speaks of.
-    """
-
-    log_probs: Float[Array, " c"]
-    update: Conditional
-    observed: list[Bool[Array, ""]]
 
 
 class MarginalisedModel(StateSpaceModel):
@@ -129,10 +119,10 @@ class MarginalisedModel(StateSpaceModel):
         if isinstance(prior, GaussianMixture):
             which, key = jax.random.split(key)
             chosen = jax.random.categorical(which, jnp.log(prior.weights))
-            parts = jax.vmap(lambda part: _ordered(part, order))(prior.components)
+            parts = jax.vmap(lambda part: nonlinear_first(part, order))(prior.components)
             mean, factor = jax.tree.map(lambda leaf: leaf[chosen], parts)
         elif isinstance(prior, Gaussian):
-            mean, factor = _ordered(prior, order)
+            mean, factor = nonlinear_first(prior, order)
         else:
             # Nothing is known of it: a draw, with nothing uncertain about it.
             mean, factor = self.whole.sample_prior(key)[order], jnp.zeros((len(order),) * 2)
@@ -158,7 +148,7 @@ class MarginalisedModel(StateSpaceModel):
                 value[i] + dot(row, numbers)
                 for i, row in zip(linear, conditional.gain, strict=True)
             ]
-            return Marginal(_stack(u), _stack(m), cov)
+            return Marginal(stacked(u), stacked(m), cov)
 
         return move
 
@@ -178,7 +168,7 @@ class MarginalisedModel(StateSpaceModel):
         value, push = jax.linearize(move, point)
         rows = jacobian_rows(push, size + count, len(value), self.structure.moves)
         found = predict_covariance(rows, self._unpack(ancestor.cov), linear, nonlinear)
-        return _hold((found, value))
+        return hold((found, value))
 
     def skeleton(self, x: Marginal, step: Step) -> Marginal:
         return self.move(x, jnp.zeros(self.noise_size), step)
@@ -221,22 +211,22 @@ class MarginalisedModel(StateSpaceModel):
             apart = sight.apart(arranged, part.observed if self._orders is None else observed)
             found = [dot(row, solve_lower(part.update.root, apart)) for row in part.update.gain]
             this = True if len(parts) == 1 else case == scale
-            shift = [_choose(this, a, b) for a, b in zip(found, shift or found, strict=True)]
+            shift = [choose(this, a, b) for a, b in zip(found, shift or found, strict=True)]
             rest = jnp.where(this, self._pack(part.update.rest), rest)
         return x._replace(mean=x.mean + as_array(shift), cov=rest)
 
     def residual(self, y: Float[Array, " m"], x: Marginal, step: Step) -> Float[Array, " m"]:
         # Its slope is that of the prediction; how uncertain the linear states are counts as fixed.
         sight = self._sight(x, step)
-        rows = [[_fixed(entry) for entry in row] for row in sight.rows]
-        cov = [[_fixed(entry) for entry in row] for row in self._unpack(x.cov)]
+        rows = [[fixed(entry) for entry in row] for row in sight.rows]
+        cov = [[fixed(entry) for entry in row] for row in self._unpack(x.cov)]
         observed = self._observed(y)
         root = self._update(observed, sight._replace(rows=rows), cov, None).root
         if self._orders is not None:
             value = jax.lax.stop_gradient(sight.value)
             squares = self._squares(y, sight._replace(value=value), root, observed)
             y = jnp.asarray(y)[self._orders][jnp.argmin(squares)]
-        return _stack(solve_lower(root, sight.apart(y, observed)))
+        return stacked(solve_lower(root, sight.apart(y, observed)))
 
     def sample_observation(self, key: PRNGKeyArray, x: Marginal, step: Step) -> Float[Array, " m"]:
         state_key, key = jax.random.split(key)
@@ -297,7 +287,7 @@ class MarginalisedModel(StateSpaceModel):
     def _orders(self) -> np.ndarray | None:
         return self.whole.likelihood.arrangements
 
-    def _sight(self, x: Marginal, step: Step) -> "Sight":
+    def _sight(self, x: Marginal, step: Step) -> Sight:
         sensors = self.whole.likelihood.sensors
         assert sensors is not None
 
@@ -319,7 +309,7 @@ class MarginalisedModel(StateSpaceModel):
         return observed
 
     def _update(
-        self, observed: list[Bool[Array, ""]], sight: "Sight", cov: Columns, scale: Any
+        self, observed: list[Bool[Array, ""]], sight: Sight, cov: Columns, scale: Any
     ) -> Conditional:
         """The linear states given an observation, whose noise is `scale` times as large."""
         rows = [
@@ -333,8 +323,8 @@ class MarginalisedModel(StateSpaceModel):
         return update_covariance(rows, cov, noise)
 
     def _weigh(
-        self, y: Float[Array, " m"], sight: "Sight", cov: Columns
-    ) -> tuple[Float[Array, ""], list["Weighed"]]:
+        self, y: Float[Array, " m"], sight: Sight, cov: Columns
+    ) -> tuple[Float[Array, ""], list[Weighed]]:
         """log-density of what no linear state shows in, where that is apart; and for each way in
         which noise may be larger than usual the densities of the rest, in every order."""
         sure = self._without_doubt(y, sight)
@@ -352,7 +342,7 @@ class MarginalisedModel(StateSpaceModel):
     def _squares(
         self,
         y: Float[Array, " m"],
-        sight: "Sight",
+        sight: Sight,
         root: Columns,
         observed: list[Bool[Array, ""]],
     ) -> Float[Array, " c"]:
@@ -368,7 +358,7 @@ class MarginalisedModel(StateSpaceModel):
 
         return jax.lax.scan(one, None, jnp.asarray(y)[self._orders])[1]
 
-    def _without_doubt(self, y: Float[Array, " m"], sight: "Sight") -> Float[Array, ""]:
+    def _without_doubt(self, y: Float[Array, " m"], sight: Sight) -> Float[Array, ""]:
         """log-density of the measurements with heavy tails that no linear state shows in."""
         if not self.structure.doubtful:
             return jnp.zeros(())
@@ -395,93 +385,3 @@ class MarginalisedModel(StateSpaceModel):
             chance = sum(np.log(tails.rate if out else 1 - tails.rate) for out in outliers)
             found.append((scale, float(chance)))
         return found
-
-
-class Sight(NamedTuple):
-    """What the sensors would say of a particle, and how that depends on its linear states."""
-
-    sensors: GaussianLikelihood
-    value: Float[Array, " m"]
-    rows: list[Any]
-    noise: Gaussian
-
-    def apart(self, y: Float[Array, " m"], observed: list[Bool[Array, ""]]) -> list[Any]:
-        """How far the measurements are from these; zero for those that do not count."""
-        known = [jnp.where(seen, value, 0) for seen, value in zip(observed, y, strict=True)]
-        difference = self.sensors.space.difference(jnp.stack(known), self.value)
-        return [jnp.where(s, a, 0) for s, a in zip(observed, difference, strict=True)]
-
-
-def predict_covariance(
-    rows: list[Any], cov: Columns, linear: tuple[int, ...], nonlinear: tuple[int, ...]
-) -> Conditional:
-    """The covariance of a step, conditioned on where the nonlinear states go.
-
-    Args:
-        rows: for each coordinate of the next state its slope by the linear states and the noise.
-        cov: lower triangle of the covariance of the linear states.
-        linear, nonlinear: which coordinates are which.
-    """
-    size, matrix = len(linear), full(cov)
-    # Row by row the covariance with what went in: the linear states, and independent noise.
-    reach = [[*(dot(row[:size], column) for column in matrix), *row[size:]] for row in rows]
-    a, b = ([rows[i] for i in part] for part in (nonlinear, linear))
-    reach_a, reach_b = ([reach[i] for i in part] for part in (nonlinear, linear))
-    between = [[dot(row, other) for other in a] for row in reach_b]
-    return condition(lower_product(reach_a, a), between, lower_product(reach_b, b))
-
-
-def update_covariance(rows: list[Any], cov: Columns, noise: Columns) -> Conditional:
-    """The covariance of the linear states given an observation.
-
-    Args:
-        rows: for each measurement its slope by the linear states.
-        cov: lower triangle of their covariance.
-        noise: lower triangle of that of the noise.
-    """
-    matrix = full(cov)
-    reach = [[dot(row, column) for column in matrix] for row in rows]
-    between = [[row[i] for row in reach] for i in range(len(matrix))]
-    return condition(plus(lower_product(reach, rows), noise), between, cov)
-
-
-def noise_entries(noise: Gaussian) -> Columns:
-    """Lower triangle of the covariance of noise."""
-    factor = jnp.asarray(noise.factor)
-    if factor.ndim == 1:
-        return [[*([0.0] * i), value**2] for i, value in enumerate(factor)]
-    covariance = noise.covariance
-    return [[covariance[i, j] for j in range(i + 1)] for i in range(noise.size)]
-
-
-def take(y: Float[Array, " m"], order: np.ndarray) -> Float[Array, " m"]:
-    """The entries in another order. One by one: a gather is slower."""
-    return jnp.stack([y[i] for i in order])
-
-
-def _ordered(prior: Gaussian, order: np.ndarray) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
-    """Mean and lower factor, the nonlinear states first."""
-    cov = prior.covariance[order][:, order]
-    return jnp.asarray(prior.mean, float)[order], jnp.linalg.cholesky(cov)
-
-
-def _hold(tree: Any) -> Any:
-    """The same; XLA computes it once, and not again for each of its uses."""
-    leaves, structure = jax.tree.flatten(tree)
-    kept = [i for i, leaf in enumerate(leaves) if not is_zero(leaf)]
-    held = jax.lax.optimization_barrier([leaves[i] for i in kept])
-    for i, leaf in zip(kept, held, strict=True):
-        leaves[i] = leaf
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _fixed(entry: Any) -> Any:
-    return entry if is_zero(entry) else jax.lax.stop_gradient(entry)
-
-
-def _choose(condition: Any, new: Any, old: Any) -> Any:
-    return old if is_zero(new) and is_zero(old) else jnp.where(condition, new, old)
-
-
-def _stack(values: list[Any]) -> Array:
-    return as_array(values) if values else jnp.zeros(0)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.filters.particle import Ancestors, move_all
+from nopf.filters.moving import Ancestors, move_all
 from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.network import Network

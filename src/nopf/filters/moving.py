@@ -1,0 +1,100 @@
+"""How all particles of a step move: fit a law to each, draw, weigh, take the observation in."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from nopf.layout import by_column
+from nopf.model import StateSpaceModel
+from nopf.proposals import Law, Move, Proposal
+from nopf.proposals.importance import draw, weigh
+from nopf.proposals.proposal import WeighsItself, fit_all
+from nopf.steps import Step
+
+
+class Ancestors(NamedTuple):
+    """Those chosen to make a step.
+
+    Attributes:
+        states: as in `Particles`.
+        log_weights: `(N,)` what they carry over; their sum is an estimate of one.
+        memory: what the proposal carries per particle.
+        laws: how each will move, if the choice has looked ahead; otherwise None.
+    """
+
+    states: Any
+    log_weights: Float[Array, " n"]
+    memory: Any
+    laws: Law | None = None
+
+
+def fitted(
+    proposal: Proposal,
+    model: StateSpaceModel,
+    ancestors: Ancestors,
+    y: Float[Array, " m"],
+    step: Step,
+) -> Ancestors:
+    """With a law for each of them, unless there is one or the proposal has none."""
+    if ancestors.laws is not None or isinstance(proposal, WeighsItself):
+        return ancestors
+    laws, memory = fit_all(proposal, model, ancestors.states, y, step, ancestors.memory)
+    return ancestors._replace(laws=laws, memory=memory)
+
+
+def move_all(
+    proposal: Proposal,
+    model: StateSpaceModel,
+    key: PRNGKeyArray,
+    ancestors: Ancestors,
+    y: Float[Array, " m"],
+    step: Step,
+    share: float | None = None,
+) -> Move:
+    """Moves all particles: fits a law to each, draws, and weighs.
+
+    Args:
+        proposal, model: what moves them.
+        key: random key.
+        ancestors: where they are.
+        y, step: the observation.
+        share: the defensive share; the proposal's if left out.
+    """
+    share = proposal.share if share is None else share
+    ancestors = ancestors._replace(states=by_column(ancestors.states))
+    states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
+    n = ancestors.log_weights.shape[0]
+    if isinstance(proposal, WeighsItself):
+        propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))
+        return propose(jax.random.split(key, n), model, states, y, step, memory)
+    assert laws is not None
+    place = jax.random.uniform(jax.random.fold_in(key, 0))
+    z, log_ratio = draw(laws, white_numbers(key, n, laws.white_size), share, place)
+    moved = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))(
+        model, states, by_column(z), log_ratio, y, step
+    )
+    return Move(by_column(moved.state), moved.log_weight, memory)
+
+
+def assimilate_all(
+    model: StateSpaceModel, key: PRNGKeyArray, states: Any, y: Float[Array, " m"], step: Step
+) -> Any:
+    """All particles after they have been weighed by an observation."""
+    count = jax.tree.leaves(states)[0].shape[0]
+    white = white_numbers(jax.random.fold_in(key, 1), count, model.assimilation_size)
+    assimilate = jax.vmap(model.assimilate, in_axes=(0, None, None, 0))
+    return by_column(assimilate(states, y, step, white))
+
+
+def white_numbers(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w"]:
+    """All the standard normal numbers of a step at once: a key a particle takes longer."""
+    if size == 0:
+        return jnp.zeros((count, 0))
+    return by_column(jax.random.normal(key, (size, count)).T)
+
+
+def as_arrays(memory: Any) -> Any:
+    """What a proposal carries, as arrays."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), memory)
