@@ -68,13 +68,14 @@ format: $(READY)
 
 # Compiling takes most of the time of a test run, so XLA does with less optimisation here; test-all
 # compiles as users do.
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 test: lint types
-	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest
+	$(QUICKLY) $(BIN)/python -m pytest
 
 # The slow tests alone, or those of the folders given: make test-slow SLOW=tests/filters
 SLOW ?= tests
 test-slow: $(READY)
-	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -m slow $(SLOW)
+	$(QUICKLY) $(BIN)/python -m pytest -m slow $(SLOW)
 
 test-all: lint types
 	$(BIN)/python -m pytest -m ''

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy_models import LANDMARKS, RangeBearing, RangeOnly, SensorBias
+from numpy_models import LANDMARKS, RangeBearing, RangeOnly, SensorBias, UnorderedRange
 
 
 class Model:
@@ -105,8 +105,51 @@ class RangeOnlyModel(Model):
         return jnp.array([distance, x[3] + x[6], x[4] + x[7]])
 
 
+class UnorderedRangeModel(Model):
+    """Benchmark 4."""
+
+    initial = RangeOnlyModel.initial
+
+    def transition(self, x, t):
+        """Commanded flight with drift."""
+        speed_command = 0.88 + 0.16 * jnp.sin(0.26 * t) + 0.05 * jnp.cos(0.11 * t)
+        yaw_command = 0.020 + 0.16 * jnp.sin(0.31 * t) + 0.04 * jnp.cos(0.13 * t)
+        pitch_command = 0.015 + 0.08 * jnp.sin(0.29 * t) + 0.03 * jnp.cos(0.10 * t)
+        px, py, pz, yaw, pitch, speed, yaw_rate, pitch_rate = x[:8]
+        level = speed * jnp.cos(pitch)
+        moved = jnp.array(
+            [
+                px + 0.1 * (level * jnp.cos(yaw) + x[15]),
+                py + 0.1 * (level * jnp.sin(yaw) + x[16]),
+                pz + 0.1 * (speed * jnp.sin(pitch) + x[17]),
+                yaw + 0.1 * yaw_rate,
+                pitch + 0.1 * pitch_rate,
+                speed + 1.7 * (speed_command - speed) * 0.1,
+                yaw_rate + 2.1 * (yaw_command - yaw_rate) * 0.1,
+                pitch_rate + 2.3 * (pitch_command - pitch_rate) * 0.1,
+            ]
+        )
+        return jnp.concatenate([moved, x[8:]])
+
+    def observation(self, x):
+        """Ranges in the order of the anchors, then odometry."""
+        apart = x[:3] - self.constants.anchors
+        ranges = x[19] * jnp.sqrt(jnp.sum(apart**2, axis=1)) + x[11:15]
+        odometry = jnp.array([x[18] * x[5] + x[8], x[6] + x[9], x[7] + x[10]])
+        return jnp.concatenate([ranges, odometry])
+
+    def log_likelihood(self, y, x):
+        """The mean over all orders in which the ranges may have come."""
+        expected, std = self.observation(x), self.constants.observation_noise
+        fit = jax.scipy.stats.norm.logpdf(y[:4, None], expected[None, :4], std[0])
+        by_order = jnp.sum(fit[np.arange(4), self.constants.orders], axis=1)
+        odometry = jnp.sum(jax.scipy.stats.norm.logpdf(y[4:], expected[4:], std[4:]))
+        return jax.nn.logsumexp(by_order) - np.log(len(by_order)) + odometry
+
+
 MODELS = {
     "sensor-bias": SensorBiasModel(SensorBias()),
     "range-bearing": RangeBearingModel(RangeBearing()),
     "range-only": RangeOnlyModel(RangeOnly()),
+    "unordered-range": UnorderedRangeModel(UnorderedRange()),
 }

@@ -1,5 +1,7 @@
 """The benchmarks' models in NumPy, for libraries that work on arrays of particles."""
 
+import itertools
+
 import numpy as np
 
 DEGREE = np.pi / 180
@@ -117,4 +119,91 @@ class RangeOnly(Model):
         return np.stack([distance, x[:, 3] + x[:, 6], x[:, 4] + x[:, 7]], axis=1)
 
 
-MODELS = {"sensor-bias": SensorBias, "range-bearing": RangeBearing, "range-only": RangeOnly}
+class UnorderedRange(Model):
+    """Benchmark 4."""
+
+    anchors = np.array([[-4.4, -2.1, 0.0], [4.2, -1.3, 0.0], [-0.8, 3.8, 0.0], [4.7, 3.4, 0.0]])
+    orders = np.array(list(itertools.permutations(range(4))))
+    means = np.array(
+        [
+            (*place, 0.14, 0.18, 0.92, 0.08, 0.04, *([0.0] * 10), 1.0, 1.0)
+            for place in [(0.10, -0.75, 1.55), (0.65, -0.30, 2.65)]
+        ]
+    )
+    prior_std = np.array(
+        [0.35, 0.32, 0.14, 8 * DEGREE, 8 * DEGREE, 0.16, 2.4 * DEGREE, 2.2 * DEGREE, 0.06]
+        + [0.8 * DEGREE] * 2
+        + [0.08] * 4
+        + [0.06] * 3
+        + [0.03, 0.020]
+    )
+    noise = np.array(
+        [0.070, 0.070, 0.060, 0.8 * DEGREE, 0.7 * DEGREE, 0.070, 0.9 * DEGREE]
+        + [0.8 * DEGREE, 0.006, 0.10 * DEGREE, 0.10 * DEGREE]
+        + [0.008] * 4
+        + [0.010] * 3
+        + [0.006, 0.003]
+    )
+    observation_noise = np.array([0.055] * 4 + [0.045, 1 * DEGREE, 1 * DEGREE])
+
+    def initial(self, random, n):
+        """One of two places."""
+        self.prior_mean = self.means[random.integers(2, size=n)]
+        return super().initial(random, n)
+
+    def transition(self, x, t):
+        """Commanded flight with drift."""
+        speed_command = 0.88 + 0.16 * np.sin(0.26 * t) + 0.05 * np.cos(0.11 * t)
+        yaw_command = 0.020 + 0.16 * np.sin(0.31 * t) + 0.04 * np.cos(0.13 * t)
+        pitch_command = 0.015 + 0.08 * np.sin(0.29 * t) + 0.03 * np.cos(0.10 * t)
+        px, py, pz, yaw, pitch, speed, yaw_rate, pitch_rate = x[:, :8].T
+        level = speed * np.cos(pitch)
+        new = x.copy()
+        new[:, 0] = px + 0.1 * (level * np.cos(yaw) + x[:, 15])
+        new[:, 1] = py + 0.1 * (level * np.sin(yaw) + x[:, 16])
+        new[:, 2] = pz + 0.1 * (speed * np.sin(pitch) + x[:, 17])
+        new[:, 3] = yaw + 0.1 * yaw_rate
+        new[:, 4] = pitch + 0.1 * pitch_rate
+        new[:, 5] = speed + 1.7 * (speed_command - speed) * 0.1
+        new[:, 6] = yaw_rate + 2.1 * (yaw_command - yaw_rate) * 0.1
+        new[:, 7] = pitch_rate + 2.3 * (pitch_command - pitch_rate) * 0.1
+        return new
+
+    def observation(self, x):
+        """Ranges in the order of the anchors, then odometry."""
+        apart = x[:, None, :3] - self.anchors
+        ranges = x[:, 19:] * np.sqrt(np.sum(apart**2, axis=2)) + x[:, 11:15]
+        odometry = [x[:, 18] * x[:, 5] + x[:, 8], x[:, 6] + x[:, 9], x[:, 7] + x[:, 10]]
+        return np.concatenate([ranges, np.stack(odometry, axis=1)], axis=1)
+
+    def log_likelihood(self, y, x):
+        """The mean over all orders in which the ranges may have come."""
+        expected = self.observation(x)
+        fit = -0.5 * ((y[None, :4, None] - expected[:, None, :4]) / self.observation_noise[0]) ** 2
+        by_order = np.sum(fit[:, np.arange(4), self.orders], axis=2)
+        odometry = (y[None, 4:] - expected[:, 4:]) / self.observation_noise[4:]
+        constant = np.sum(np.log(self.observation_noise)) + 0.5 * y.size * np.log(2 * np.pi)
+        mixed = np.logaddexp.reduce(by_order, axis=1) - np.log(len(self.orders))
+        return mixed - 0.5 * np.sum(odometry**2, axis=1) - constant
+
+
+MODELS = {
+    "sensor-bias": SensorBias,
+    "range-bearing": RangeBearing,
+    "range-only": RangeOnly,
+    "unordered-range": UnorderedRange,
+}
+
+
+class Matrices:
+    """Benchmark 1 as matrices, for Kalman filters. The prior is at time zero, the first observation
+    a step later; `first_mean` and `first_cov` are those of that step, before it."""
+
+    transition = np.array([[1, 0.1, 0], [0, 1, 0], [0, 0, 1]])
+    observation = np.array([[1.0, 0, 0], [0, 1, 1]])
+    noise = np.diag(SensorBias.noise**2)
+    observation_noise = np.diag(SensorBias.observation_noise**2)
+    prior_mean = SensorBias.prior_mean
+    prior_cov = np.diag(SensorBias.prior_std**2)
+    first_mean = transition @ prior_mean
+    first_cov = transition @ prior_cov @ transition.T + noise

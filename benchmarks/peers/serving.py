@@ -9,11 +9,11 @@ import numpy as np
 
 
 def serve(prepare):
-    """Answers each order `{"name", "particles", "data", "seed"}` with its time and results."""
+    """Answers each order `{"name", "filter", "particles", "data", "seed"}` with its results."""
     made, run = None, None
     for line in sys.stdin:
         order = json.loads(line)
-        setting = order["name"], order["particles"]
+        setting = order["name"], order["filter"], order["particles"]
         if setting != made:
             run, made = prepare(*setting, np.load(order["data"])), setting
         started = time.perf_counter()

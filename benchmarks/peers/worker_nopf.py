@@ -1,4 +1,4 @@
-"""nopf's bootstrap filter, as its README has it."""
+"""nopf's filters, as its README has them."""
 
 import jax
 from serving import serve
@@ -7,13 +7,19 @@ import nopf
 from nopf.benchmarks import BENCHMARKS
 
 
-def prepare(name, particles, ys):
+def prepare(name, kind, particles, ys):
     """A function of a seed that gives evidence, mean ESS and the last mean."""
-    flt = nopf.ParticleFilter(BENCHMARKS[name].model, particles=particles)
+    model = BENCHMARKS[name].model
+    flt = {
+        "bootstrap": lambda: nopf.ParticleFilter(model, particles=particles),
+        "enkf": lambda: nopf.EnsembleKalmanFilter(model, particles=particles),
+        "kalman": lambda: nopf.KalmanFilter(model),
+    }[kind]()
 
     def run(seed):
         posterior = jax.block_until_ready(flt.run(ys, key=jax.random.key(seed)))
-        return posterior.log_evidence, posterior.ess.mean(), posterior.mean[-1]
+        ess = jax.numpy.nan if posterior.ess is None else posterior.ess.mean()
+        return posterior.log_evidence, ess, posterior.mean[-1]
 
     return run
 

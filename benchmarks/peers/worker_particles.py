@@ -1,8 +1,9 @@
-"""particles' SMC as a bootstrap filter, with models in NumPy and moments collected."""
+"""particles' SMC as a bootstrap filter, with models in NumPy and moments collected; its Kalman."""
 
 import numpy as np
 import particles
-from numpy_models import MODELS
+from numpy_models import MODELS, Matrices
+from particles import kalman
 from particles.collectors import Moments
 from serving import serve
 
@@ -27,8 +28,29 @@ class Bootstrap(particles.FeynmanKac):
         return self.model.log_likelihood(self.ys[t], x)
 
 
-def prepare(name, count, ys):
+def exact(ys):
+    """The Kalman filter."""
+    model = kalman.MVLinearGauss(
+        F=Matrices.transition,
+        G=Matrices.observation,
+        covX=Matrices.noise,
+        covY=Matrices.observation_noise,
+        mu0=Matrices.first_mean,
+        cov0=Matrices.first_cov,
+    )
+
+    def run(seed):
+        flt = kalman.Kalman(ssm=model, data=ys)
+        flt.filter()
+        return np.sum(flt.logpyt), np.nan, flt.filt[-1].mean
+
+    return run
+
+
+def prepare(name, kind, count, ys):
     """A function of a seed that gives evidence, mean ESS and the last mean."""
+    if kind == "kalman":
+        return exact(ys)
     model = MODELS[name]()
 
     def run(seed):

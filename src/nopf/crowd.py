@@ -22,6 +22,11 @@ def largest(value: Array, axis: str | None) -> Array:
     return value if axis is None else jax.lax.pmax(value, axis)
 
 
+def average(tree: Any, axis: str | None) -> Any:
+    """The mean over all devices."""
+    return tree if axis is None else jax.lax.pmean(tree, axis)
+
+
 def log_total(log_values: Float[Array, " n"], axis: str | None) -> Float[Array, ""]:
     """log Σ exp over the particles of all devices; −∞ if all are."""
     if axis is None:
@@ -57,8 +62,13 @@ def gathered(tree: Any, axis: str) -> Any:
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, axis), tree)
 
 
-def check_mesh(mesh: Any, particles: int) -> Mesh | None:
-    """The mesh, if the particles can be spread evenly over it."""
+def axis_of(mesh: Mesh | None) -> str | None:
+    """The mesh's name for its devices."""
+    return None if mesh is None else mesh.axis_names[0]
+
+
+def check_mesh(mesh: Any, particles: int | None = None) -> Mesh | None:
+    """The mesh, if it is one and the particles, if there are any, can be spread evenly over it."""
     if mesh is None:
         return None
     if not isinstance(mesh, Mesh):
@@ -68,7 +78,7 @@ def check_mesh(mesh: Any, particles: int) -> Mesh | None:
             f"mesh: expected one axis, got {mesh.axis_names}; make one with "
             'jax.make_mesh((jax.device_count(),), ("particles",))'
         )
-    if particles % mesh.size**2:
+    if particles is not None and particles % mesh.size**2:
         raise ValueError(
             f"particles: expected a multiple of {mesh.size**2}, so that each of {mesh.size} "
             f"devices can deal its particles out to all, got {particles}"

@@ -22,7 +22,7 @@ Pattern = tuple[tuple[int, ...], ...]
 
 def run_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Compiled for a single run, with the least effort: compiling would take all the time."""
-    options = {"xla_backend_optimization_level": 0}
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
     return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
 

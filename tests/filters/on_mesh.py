@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import nopf
-from tests.models import linear
+from tests.models import linear, unicycle
 
 RUNS = 300
 
@@ -83,6 +83,18 @@ def everything():
     }
 
 
+def training():
+    """How well a proposal does that was trained on four devices, and on one."""
+    model = unicycle()
+    recipe = nopf.Recipe.fast(steps=200, base="skeleton")
+    mesh = jax.make_mesh((4,), ("devices",))
+    found = {}
+    for name, where in [("four", mesh), ("again", mesh), ("one", None)]:
+        proposal = nopf.train(model, 12, jax.random.key(0), recipe=recipe, mesh=where)
+        found[name] = np.asarray(proposal.history)[:, 1:].tolist()
+    return found
+
+
 def process(number, port):
     """One of two processes."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -91,7 +103,10 @@ def process(number, port):
     ys = np.asarray([[0.3, -0.2], [0.9, 0.4], [1.2, -0.3]])
     flt = nopf.ParticleFilter(model, particles=20_000, mesh=jax.make_mesh((2,), ("particles",)))
     posterior = flt.run(ys, key=jax.random.key(0))
+    recipe = nopf.Recipe.fast(steps=50, base="skeleton")
+    proposal = nopf.train(model, 6, jax.random.key(0), recipe=recipe, mesh=flt.mesh)
     return {
+        "history": np.asarray(proposal.history)[1:].tolist(),
         "mean": np.asarray(posterior.mean).tolist(),
         "log_evidence": float(posterior.log_evidence),
     }
@@ -99,8 +114,5 @@ def process(number, port):
 
 if __name__ == "__main__":
     arguments = sys.argv[2:]
-    print(
-        json.dumps(
-            {"evidence": evidence, "all": everything, "process": process}[sys.argv[1]](*arguments)
-        )
-    )
+    tasks = {"evidence": evidence, "all": everything, "training": training, "process": process}
+    print(json.dumps(tasks[sys.argv[1]](*arguments)))

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(devices, *arguments):
-    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += f" --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.filters.on_mesh", *arguments],
         cwd=ROOT,
@@ -50,7 +51,7 @@ def test_evidence_on_four_devices(kind):
 
 def test_what_filters_do_they_do_on_a_mesh():
     found = answer(start(4, "all"))
-    assert found["steps_and_run"] < 1e-5
+    assert found["steps_and_run"] < 1e-3  # rounding may choose another of 4096 ancestors
     assert found["own"] < 1e-4
     assert found["mean"] < 0.15  # about five standard errors
     assert found["quantiles"] < 0.3
@@ -61,6 +62,16 @@ def test_what_filters_do_they_do_on_a_mesh():
     assert found["devices"] == 4
 
 
+def test_training_on_four_devices():
+    found = {name: np.asarray(rows) for name, rows in answer(start(4, "training")).items()}
+    assert np.array_equal(found["four"], found["again"], equal_nan=True)
+    # Losses and effective sample sizes on the same held-out data: it learns what one device does.
+    (_, before, _), (_, after, share) = found["four"][0], found["four"][-1]
+    _, alone, share_alone = found["one"][-1]
+    assert after < before - 0.5 * (before - alone)
+    assert share > share_alone - 0.05
+
+
 def test_two_processes_agree():
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -68,6 +79,9 @@ def test_two_processes_agree():
     first, second = (start(1, "process", str(i), port) for i in range(2))
     one, other = answer(first), answer(second)
     assert one == other
+    steps, losses = np.asarray(one["history"]).T[:2]
+    assert steps[-1] == 50
+    assert np.all(np.isfinite(losses))
     ys = np.asarray([[0.3, -0.2], [0.9, 0.4], [1.2, -0.3]])
     exact = nopf.KalmanFilter(linear()).run(ys)
     apart = np.abs(np.asarray(one["mean"]) - exact.mean) / np.asarray(exact.std)

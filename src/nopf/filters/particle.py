@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer, share_of_one
-from nopf.crowd import check_mesh, exchange, gathered, largest, log_total, own_key
+from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
 from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, predictive_p_values
@@ -157,7 +157,7 @@ class ParticleEngine(Filter[Particles]):
     @property
     def axis(self) -> str | None:
         """The mesh's name for its devices, if particles are spread over one."""
-        return None if self.mesh is None else self.mesh.axis_names[0]
+        return axis_of(self.mesh)
 
     @property
     def here(self) -> int:

@@ -17,6 +17,7 @@ from nopf.robust import Outliers
 from nopf.steps import Step
 
 PROBES = 24
+CHANGED = 1e-5  # of the size of what is added up: more than rounding
 CURVED = 1e-5  # of the size of the function: a smaller second derivative is rounding
 FAR = 10.0  # standard deviations: how far away a tangent has to hold
 MOST_DOUBTFUL = 6  # measurements that may each be an outlier: 64 cases
@@ -126,8 +127,11 @@ def _try(
         off = jnp.abs(difference(actual, tangent)) > 1e-4 * room + 1e-30
         bent = jnp.any(off | ~jnp.isfinite(actual), axis=2)
         unknown = jax.vmap(lambda e: function(jnp.where(e > 0, jnp.nan, point)))(jnp.eye(n))
-        alone = actual[jnp.arange(n), jnp.arange(n)]
-        depends = jnp.isnan(unknown) | (alone != value[None])
+        # What is no number does not spread through a comparison; there another number shows, by
+        # more than rounding.
+        each = jnp.arange(n)
+        changed = jnp.abs(actual[each, each] - value[None]) > CHANGED * room[each, each]
+        depends = jnp.isnan(unknown) | changed
         own = jnp.sqrt(jnp.sum((slope[:d, d:]) ** 2, axis=1))
         return jnp.where(jnp.isfinite(curvature), curvature, jnp.inf), bent, depends, own
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.crowd import average
 from nopf.model import StateSpaceModel
 from nopf.proposals.network import Network
 from nopf.proposals.neural import NeuralProposal
@@ -31,8 +32,16 @@ def descend(
     batches: Tuples,
     key: PRNGKeyArray,
     rates: Float[Array, " r"],
+    axis: str | None = None,
 ) -> tuple[Network, Any, Array, Array]:
     """One gradient step for each rate and batch.
+
+    Args:
+        blank, network, optimiser, model: what is trained.
+        batches: the data of each step; on several devices each has its own.
+        key: random key, another one on each device.
+        rates: step sizes.
+        axis: of the devices, if there are several.
 
     Returns:
         the network, the optimiser's state, the mean loss, and the largest share of samples for
@@ -51,6 +60,7 @@ def descend(
         (value, (moments, bad)), gradient = jax.value_and_grad(loss, has_aux=True)(
             parameters, tuples, key
         )
+        gradient, moments, value, bad = average((gradient, moments, value, bad), axis)
         update, optimiser = transform.update(gradient, optimiser, parameters)
         parameters = jax.tree.map(lambda p, u: p - rate * u, parameters, update)
         parameters = parameters.with_moments(moments)

@@ -10,8 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.crowd import axis_of, own_key
 from nopf.filters.moving import Ancestors, move_all
 from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
@@ -82,6 +84,7 @@ class Trainer:
         key: PRNGKeyArray,
         paths: Trajectories,
         missing: Array | None = None,
+        mesh: Mesh | None = None,
     ):
         controls = None if steps.control is None else steps.control.shape[1]
         # The published network speaks of all noise numbers.
@@ -100,7 +103,9 @@ class Trainer:
         }
         if missing is not None:
             self.settings["missing"] = np.asarray(missing).tolist()
-        self.missing = missing
+        if mesh is not None:
+            self.settings["devices"] = mesh.size
+        self.missing, self.mesh = missing, mesh
         recipe = dataclasses.replace(recipe, base=base)
         self.model, self.steps, self.recipe = model, steps, recipe
         tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
@@ -111,7 +116,8 @@ class Trainer:
         to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
         features = fit_features(blank.features, model, to_scale)
         self.blank = eqx.tree_at(lambda p: p.features, blank, features)
-        self.batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
+        batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
+        self.batch = batch if mesh is None else -(-batch // mesh.size)  # of one device
 
     def run(
         self, run: Run, checkpoint: str | os.PathLike[str] | None, bar: Progress
@@ -161,7 +167,7 @@ class Trainer:
         at = run.step + np.arange(min(recipe.round, recipe.steps - run.step))
         rates = recipe.learning_rate * 0.5**run.failures * self._schedule(at, run.decay_from)
         key = jax.random.fold_in(jax.random.fold_in(self.data_key, run.step), run.failures)
-        network, optimiser, loss, bad = _gradient_steps(
+        found = _gradient_steps(
             self.blank,
             run.network,
             run.optimiser,
@@ -171,7 +177,9 @@ class Trainer:
             jnp.asarray(rates, float),
             self.batch,
             self.missing,
+            self.mesh,
         )
+        network, optimiser, loss, bad = found if self.mesh is None else _on_host(found)
         moved = dataclasses.replace(
             run,
             network=network,
@@ -278,14 +286,35 @@ def _gradient_steps(
     rates: Float[Array, " r"],
     batch: int,
     missing: Array | None,
+    mesh: Mesh | None,
 ) -> tuple[Network, Any, Array, Array]:
-    """One gradient step for each rate, on fresh data."""
-    count = rates.shape[0]
-    data_key, key = jax.random.split(key)
-    rate = blank.recipe.missing_rate
-    tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
-    batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
-    return descend(blank, network, optimiser, model, batches, key, rates)
+    """One gradient step for each rate, on fresh data. Every device simulates data of its own."""
+    count, axis = rates.shape[0], axis_of(mesh)
+
+    def on_one(key: PRNGKeyArray) -> tuple[Network, Any, Array, Array]:
+        data_key, key = jax.random.split(own_key(key, axis))
+        rate = blank.recipe.missing_rate
+        tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
+        batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
+        return descend(blank, network, optimiser, model, batches, key, rates, axis)
+
+    if mesh is None:
+        return on_one(key)
+    # A network is not made of arrays alone; only those cross the border of a mesh.
+    everywhere = PartitionSpec()
+    arrays = jax.shard_map(
+        lambda key: eqx.filter(on_one(key), eqx.is_array),
+        mesh=mesh,
+        in_specs=everywhere,
+        out_specs=everywhere,
+        check_vma=False,
+    )(key)
+    return eqx.combine(arrays, (network, optimiser, None, None))
+
+
+def _on_host(tree: Any) -> Any:
+    """Arrays of a mesh as plain ones, which every process can go on with by itself."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, tree)
 
 
 def _warn(message: str, category: type[Warning] = UserWarning) -> None:

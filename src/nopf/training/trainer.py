@@ -10,9 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
+from nopf.crowd import check_mesh
 from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals.linearised import LinearisedProposal
@@ -42,6 +44,7 @@ def train(
     missing: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> NeuralProposal:
     """Trains a proposal for a model on trajectories simulated from it.
 
@@ -60,7 +63,10 @@ def train(
         checkpoint: a file that keeps the state of training every few seconds. If it exists,
             training goes on from there, to the same result as without the interruption.
         progress: whether to show a progress bar; if left out, on a terminal only.
+        mesh: a `jax.sharding.Mesh` of one axis, to spread the data of each gradient step over its
+            devices.
     """
+    mesh = check_mesh(mesh)
     recipe = as_recipe(recipe)
     check_model(model)
     horizon = positive_integer(horizon, "horizon")
@@ -83,7 +89,7 @@ def train(
         count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
         paths = simulate_particles(model, steps, simulate_key, batch=count)
         settled = None if checkpoint is None else settled_base(checkpoint)
-        trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled)
+        trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
         bar.say(reason)
         proposal = trainer.run(run, checkpoint, bar)
         # By way of the host: what was trained in double precision is used in the caller's.
@@ -101,6 +107,7 @@ def _trainer(
     paths: Trajectories,
     missing: Array | None,
     settled: str | None,
+    mesh: Mesh | None,
 ) -> tuple[Trainer, Run, str]:
     """The training with its base settled, where it stands, and why this base.
 
@@ -111,7 +118,7 @@ def _trainer(
     """
 
     def trainer(base: str) -> Trainer:
-        return Trainer(model, steps, recipe, base, key, paths, missing)
+        return Trainer(model, steps, recipe, base, key, paths, missing, mesh)
 
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
