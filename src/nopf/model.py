@@ -30,7 +30,7 @@ from nopf.functions import (
     state_size,
     width_of,
 )
-from nopf.gaussian import Gaussian, is_traced
+from nopf.gaussian import Gaussian, GaussianMixture, is_traced
 from nopf.layout import one_by_one
 from nopf.likelihood import (
     Likelihood,
@@ -155,6 +155,27 @@ class StateSpaceModel(eqx.Module):
 
     def sample_prior(self, key: PRNGKeyArray) -> Particle:
         return self.space.wrap(as_array(self.prior.sample(key)))
+
+    @property
+    def origins(self) -> tuple[Float[Array, " c"], Any] | None:
+        """The Gaussians that the prior is made of: the log of their weights, and what `start` makes
+        particles of, with a leading axis. None if it is made of something else."""
+        if isinstance(self.prior, Gaussian):
+            one = jax.tree.map(lambda leaf: jnp.asarray(leaf, float)[None], self.prior)
+            return jnp.zeros(1), one
+        if isinstance(self.prior, GaussianMixture):
+            parts = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.prior.components)
+            return jnp.log(jnp.asarray(self.prior.weights, float)), parts
+        return None
+
+    @property
+    def start_size(self) -> int:
+        """How many standard normal numbers `start` takes."""
+        return self.space.size
+
+    def start(self, origin: Any, white: Float[Array, " s"]) -> Particle:
+        """The particle at time zero that standard normal numbers make of one of the `origins`."""
+        return self.space.wrap(one_by_one(operator.add, origin.mean, origin.colour(white)))
 
     def motion(self, ancestor: Particle, step: Step) -> Callable[[Float[Array, " k"]], Particle]:
         """The next state as a function of standard normal numbers z; angles are not wrapped."""

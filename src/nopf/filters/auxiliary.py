@@ -10,7 +10,7 @@ from nopf.arguments import positive_integer, share_of_one
 from nopf.crowd import check_mesh, log_total
 from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.inputs import QUANTILES, check_quantiles
-from nopf.filters.moving import Ancestors, fitted
+from nopf.filters.moving import Ancestors, fitted, taken
 from nopf.filters.particle import ParticleEngine, Particles
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Proposal, TransitionProposal
@@ -42,7 +42,7 @@ class AuxiliaryFilter(ParticleEngine):
             noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
-        mesh: as for `ParticleFilter`.
+        mesh, first_step: as for `ParticleFilter`.
     """
 
     model: StateSpaceModel
@@ -53,6 +53,7 @@ class AuxiliaryFilter(ParticleEngine):
     quantiles: tuple[float, ...] = eqx.field(static=True)
     health: bool = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
+    first_step: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class AuxiliaryFilter(ParticleEngine):
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
         mesh: Mesh | None = None,
+        first_step: bool | None = None,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -74,13 +76,13 @@ class AuxiliaryFilter(ParticleEngine):
         self.quantiles = check_quantiles(quantiles)
         self.health = bool(health)
         self.mesh = check_mesh(mesh, self.particles)
+        self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
         belief = self.dealt(belief)
-        current = Ancestors(belief.states, belief.log_weights, belief.memory)
-        current = fitted(self.proposal, self.model, current, y, step)
+        current = fitted(self.proposal, self.model, self.ancestors(belief), y, step)
         if current.laws is None:
             look = jax.vmap(blind_promise, in_axes=(None, 0, None, None))
             promise = look(self.model, belief.states, y, step)
@@ -88,8 +90,7 @@ class AuxiliaryFilter(ParticleEngine):
             promise = current.laws.promise
         odds = self._odds(belief.log_weights, promise)
         chosen, log_weights = self.resample(key, belief.log_weights + odds)
-        taken, spent = jax.tree.map(lambda leaf: leaf[chosen], (current, odds))
-        return taken._replace(log_weights=log_weights - spent)
+        return taken(current, chosen)._replace(log_weights=log_weights - odds[chosen])
 
     def _odds(
         self, log_weights: Float[Array, " n"], promise: Float[Array, " n"]

@@ -95,6 +95,8 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
             log_evidence_increment=predictive.log_prob(innovation(seen_mean[None])[0]),
             ess=None,
         )
+        # Members that share nothing but the gain are as good as independent.
+        info = info._replace(error=info.std / np.sqrt(self.particles))
         return Update(after, info, seen[:DRAWS])
 
     def p_values(

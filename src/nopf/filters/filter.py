@@ -10,15 +10,18 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import finite_number, positive_integer
+from nopf.arguments import check_key, finite_number, positive_integer
 from nopf.filters.health import Surprise
 from nopf.filters.inputs import check_observations
 from nopf.filters.loop import (
     compiled_batch,
     compiled_begin,
     compiled_continuation,
+    compiled_first,
     compiled_run,
     compiled_update,
+    joined,
+    part,
 )
 from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, draw_backwards
@@ -37,12 +40,15 @@ class FilterState(NamedTuple):
         index: number of observations taken in.
         time: time of the last one.
         surprise: how well the model has explained them lately.
+        before: the steps without an observation since the prior, for a filter that meets the first
+            observation by a step of its own; None if that is done, or not its way.
     """
 
     belief: Any
     index: Any
     time: Any
     surprise: Surprise
+    before: tuple[Step, ...] | None = None
 
 
 class Update(eqx.Module, Generic[Belief]):
@@ -97,6 +103,18 @@ class Filter(eqx.Module, Generic[Belief]):
         nothing = jnp.full((), jnp.nan)
         return nothing, nothing
 
+    def first(
+        self, belief: Belief, y: Float[Array, " m"], step: Step, before: Step | None
+    ) -> Update[Belief]:
+        """Takes in the first observation, if that is not a step like any other (`first_step`).
+
+        Args:
+            belief: at the step before.
+            y, step: as for `update`.
+            before: the steps without an observation since the prior, stacked, if there are any.
+        """
+        return self.update(belief, y, step)
+
     @property
     def over(self) -> tuple[Mesh, Any] | None:
         """The mesh that a belief is spread over, and how; None if it is on one device."""
@@ -119,7 +137,8 @@ class Filter(eqx.Module, Generic[Belief]):
             time: the time of the prior.
         """
         time = finite_number(time, "time")
-        return FilterState(compiled_begin(self, key), 0, time, Surprise.none())
+        before = () if self._has_first_step else None
+        return FilterState(compiled_begin(self, key), 0, time, Surprise.none(), before)
 
     def step(
         self,
@@ -145,11 +164,15 @@ class Filter(eqx.Module, Generic[Belief]):
             step = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
         else:
             step, now = self._next_step(state, time, control)
-        (belief, surprise), info = compiled_update(
-            self, (state.belief, state.surprise), observation, step
-        )
+        last, before = (state.belief, state.surprise), state.before
+        if before is None or is_traced((state, observation)):
+            last, info = compiled_update(self, last, observation, step)
+        else:
+            series = (observation[None], jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], step))
+            (last, (infos, _)), before = self._from_prior(last, before, *series, False)
+            info = jax.tree.map(lambda leaf: leaf[0], infos)
         self._raise_on_nan(info, step)
-        return FilterState(belief, state.index + 1, now, surprise), info
+        return FilterState(last[0], state.index + 1, now, last[1], before), info
 
     def run(
         self,
@@ -173,8 +196,12 @@ class Filter(eqx.Module, Generic[Belief]):
         """
         series = check_observations(self.model, ys, "time")
         steps = self._steps(series, times, controls, start, keep)
-        outcome = compiled_run(self, key, series, steps, keep == "particles")
-        return self._posterior(outcome, series, steps)
+        if not self._has_first_step:
+            outcome = compiled_run(self, key, series, steps, keep == "particles")
+            return self._posterior(outcome, series, steps)
+        last = compiled_begin(self, key), Surprise.none()
+        outcome, before = self._from_prior(last, (), series, steps, keep == "particles")
+        return self._posterior(outcome, series, steps, before)
 
     def resume(
         self,
@@ -197,9 +224,12 @@ class Filter(eqx.Module, Generic[Belief]):
         series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = self._steps(series, times, controls, start, keep, first)
-        last = (state.belief, state.surprise)
-        outcome = compiled_continuation(self, last, series, steps, keep == "particles")
-        return self._posterior(outcome, series, steps)
+        last, before = (state.belief, state.surprise), state.before
+        if before is None:
+            outcome = compiled_continuation(self, last, series, steps, keep == "particles")
+        else:
+            outcome, before = self._from_prior(last, before, series, steps, keep == "particles")
+        return self._posterior(outcome, series, steps, before)
 
     def run_batch(
         self,
@@ -228,7 +258,21 @@ class Filter(eqx.Module, Generic[Belief]):
                 f"device of the mesh, got {series.shape[0]}"
             )
         keys = None if key is None else jax.random.split(key, series.shape[0])
-        outcome = compiled_batch(self, keys, series, steps, keep == "particles")
+        if not self._has_first_step:
+            outcome = compiled_batch(self, keys, series, steps, keep == "particles", None)
+            return self._posterior(outcome, series, steps)
+        # Series that begin with as many steps without an observation go together.
+        keys = jax.random.split(check_key(key), series.shape[0])
+        blind = np.asarray([_blind(ys) for ys in series])
+        order, outcomes = [], []
+        for count in np.unique(blind):
+            own = np.flatnonzero(blind == count)
+            order.append(own)
+            outcomes.append(
+                compiled_batch(self, keys[own], series[own], steps, keep == "particles", int(count))
+            )
+        back = np.argsort(np.concatenate(order))
+        outcome = jax.tree.map(lambda leaf: leaf[back], joined(outcomes))
         return self._posterior(outcome, series, steps)
 
     def forecast(
@@ -277,6 +321,35 @@ class Filter(eqx.Module, Generic[Belief]):
 
     # Inside -------------------------------------------------------------------------------------
 
+    @property
+    def _has_first_step(self) -> bool:
+        return getattr(self, "first_step", False)
+
+    def _from_prior(
+        self, last: Any, before: tuple[Step, ...], ys: Any, steps: Step, keep: bool
+    ) -> tuple[Any, tuple[Step, ...] | None]:
+        """Goes on with a series where nothing has been observed so far: the outcome, and what is
+        then known of the steps before."""
+        blind, said = _blind(ys), []
+        if blind:
+            passed = part(steps, slice(blind))
+            last, outcome = compiled_continuation(self, last, ys[:blind], passed, keep)
+            said.append(outcome)
+            before += tuple(part(passed, t) for t in range(blind))
+        if blind == ys.shape[0]:
+            return (last, joined(said)), before
+        stacked = None
+        if before:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
+        last, outcome = compiled_first(self, last, ys[blind], part(steps, blind), stacked, keep)
+        said.append(outcome)
+        coming = slice(blind + 1, None)
+        if ys[coming].shape[0]:
+            rest = part(steps, coming)
+            last, outcome = compiled_continuation(self, last, ys[coming], rest, keep)
+            said.append(outcome)
+        return (last, joined(said)), None
+
     def _next_step(self, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:
         """The step after `state`, and its time in double precision."""
         start, first = float(state.time), int(state.index) + 1
@@ -312,7 +385,9 @@ class Filter(eqx.Module, Generic[Belief]):
         self.check_steps(steps)
         return steps
 
-    def _posterior(self, outcome: Any, ys: Any, steps: Step) -> Posterior:
+    def _posterior(
+        self, outcome: Any, ys: Any, steps: Step, before: tuple[Step, ...] | None = None
+    ) -> Posterior:
         (belief, surprise), (infos, ensembles) = outcome
         self._raise_on_nan(infos, steps)
         particles, log_weights = ensembles
@@ -323,7 +398,9 @@ class Filter(eqx.Module, Generic[Belief]):
             times=steps.time,
             observations=ys,
             steps=steps,
-            state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1]), surprise),
+            state=FilterState(
+                belief, int(steps.index[-1]), float(steps.time[-1]), surprise, before
+            ),
             space=self.model.space,
             state_names=self.model.state_names,
             observation_names=self.model.observation_names,
@@ -347,6 +424,14 @@ class Filter(eqx.Module, Generic[Belief]):
             raise FloatingPointError(
                 f"NaN or infinite at step {index}{series} (time {time:.9g}) in {count[at]} {what}"
             )
+
+
+def _blind(ys: Any) -> int:
+    """How many steps are without an observation before the first that has one."""
+    if is_traced(ys):
+        return 0  # Nobody knows.
+    seen = np.any(~np.isnan(np.asarray(ys)), axis=1)
+    return int(np.argmax(seen)) if seen.any() else len(seen)
 
 
 def _check_state(state: Any) -> None:

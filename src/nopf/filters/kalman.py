@@ -137,6 +137,7 @@ class KalmanFilter(Filter[GaussianBelief]):
             collapsed=jnp.zeros((), bool),
             nan_states=nan,
             nan_weights=jnp.isnan(log_evidence).astype(jnp.int32) * (1 - nan),
+            error=jnp.zeros_like(belief.mean),
         )
 
     def ensemble(self, belief: GaussianBelief) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:

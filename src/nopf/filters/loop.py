@@ -17,15 +17,17 @@ from nopf.filters.health import Surprise
 from nopf.steps import Step
 
 
-def take_in(flt: Any, last: Any, y: Array, step: Step) -> Any:
+def take_in(flt: Any, last: Any, y: Array, step: Step, update: Any = None) -> Any:
     belief, surprise = last
-    updated = flt.update(belief, y, step)
+    updated = (flt.update if update is None else update)(belief, y, step)
     p_value = nominal = jnp.full((), jnp.nan)
     if flt.health:
         p_value, nominal = flt.p_values(updated.prediction, y, step)
         surprise = surprise.add(p_value)
     drift = surprise.drift()
-    info = updated.info._replace(p_value=p_value, nominal_p_value=nominal, drift=drift)
+    info = updated.info
+    error = jnp.broadcast_to(info.error, info.mean.shape)  # of filters that do not say
+    info = info._replace(p_value=p_value, nominal_p_value=nominal, drift=drift, error=error)
     return (updated.belief, surprise), info
 
 
@@ -35,6 +37,46 @@ def scan(flt: Any, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
         return last, (info, flt.ensemble(last[0]) if keep else (None, None))
 
     return jax.lax.scan(advance, last, (ys, steps))
+
+
+def take_in_first(
+    flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool
+) -> Any:
+    """The first observation, by a step of its own; as a series of one."""
+    last, info = take_in(flt, last, y, step, lambda *given: flt.first(*given, before))
+    ensemble = flt.ensemble(last[0]) if keep else (None, None)
+    return last, jax.tree.map(lambda leaf: leaf[None], (info, ensemble))
+
+
+def whole(flt: Any, key: Any, ys: Array, steps: Step, keep: bool, blind: int | None) -> Any:
+    """A series from the prior on.
+
+    Args:
+        flt: the filter.
+        key: random key.
+        ys, steps: the series.
+        keep: whether to keep particles.
+        blind: how many steps have no observation before the first that has one, which is met by a
+            step of its own; None if it is a step like any other.
+    """
+    last = flt.begin(key), Surprise.none()
+    if blind is None or blind == ys.shape[0]:
+        return scan(flt, last, ys, steps, keep)
+    passed, step, coming = part(steps, slice(blind)), part(steps, blind), slice(blind + 1, None)
+    last, ahead = scan(flt, last, ys[:blind], passed, keep)
+    last, first = take_in_first(flt, last, ys[blind], step, passed if blind else None, keep)
+    last, rest = scan(flt, last, ys[coming], part(steps, coming), keep)
+    return last, joined([ahead, first, rest])
+
+
+def part(series: Any, which: slice | int) -> Any:
+    """Some steps of a series, or one of them."""
+    return jax.tree.map(lambda leaf: leaf[which], series)
+
+
+def joined(outcomes: list[Any]) -> Any:
+    """What was said of the parts of a series, as of one."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *outcomes)
 
 
 def on_all(flt: Any, function: Any, inputs: tuple[Any, ...], outputs: Any) -> Any:
@@ -65,6 +107,8 @@ def on_all(flt: Any, function: Any, inputs: tuple[Any, ...], outputs: Any) -> An
 
 
 BELIEF, ENSEMBLE = "belief", "ensemble"
+# How a function is compiled that runs once in a series: compiling takes longer than running it.
+LITTLE = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 
 
 @eqx.filter_jit
@@ -79,10 +123,20 @@ def compiled_update(flt: Any, last: Any, y: Array, step: Step) -> Any:
     return on_all(flt, update, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
+def _first(flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool) -> Any:
+    def first(last: Any, y: Array, step: Step) -> Any:
+        return take_in_first(flt, last, y, step, before, keep)
+
+    return on_all(flt, first, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, y, step)
+
+
+compiled_first: Any = eqx.filter_jit(_first, compiler_options=LITTLE)  # type: ignore[call-overload]
+
+
 @eqx.filter_jit
 def compiled_run(flt: Any, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
     def run(key: Any, ys: Array, steps: Step) -> Any:
-        return scan(flt, (flt.begin(key), Surprise.none()), ys, steps, keep)
+        return whole(flt, key, ys, steps, keep, None)
 
     return on_all(flt, run, (None, None, None), (BELIEF, (None, ENSEMBLE)))(key, ys, steps)
 
@@ -96,11 +150,13 @@ def compiled_continuation(flt: Any, last: Any, ys: Array, steps: Step, keep: boo
 
 
 @eqx.filter_jit
-def compiled_batch(flt: Any, keys: Any, ys: Array, steps: Step, keep: bool) -> Any:
+def compiled_batch(
+    flt: Any, keys: Any, ys: Array, steps: Step, keep: bool, blind: int | None
+) -> Any:
     over, alone = flt.over, on_one_device(flt)
 
     def one(key: Any, ys: Array) -> Any:
-        return scan(alone, (alone.begin(key), Surprise.none()), ys, steps, keep)
+        return whole(alone, key, ys, steps, keep, blind)
 
     batch = jax.vmap(one)
     if over is None:

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from nopf.filters.lineage import Families
 from nopf.layout import by_column
 from nopf.model import StateSpaceModel
 from nopf.proposals import Law, Move, Proposal
@@ -22,12 +23,21 @@ class Ancestors(NamedTuple):
         log_weights: `(N,)` what they carry over; their sum is an estimate of one.
         memory: what the proposal carries per particle.
         laws: how each will move, if the choice has looked ahead; otherwise None.
+        families: which of them are of one family (see `lineage`); None if that is not known.
     """
 
     states: Any
     log_weights: Float[Array, " n"]
     memory: Any
     laws: Law | None = None
+    families: Families | None = None
+
+
+def taken(ancestors: Ancestors, chosen: Int[Array, " n"]) -> Ancestors:
+    """Those chosen, in ascending order."""
+    families = ancestors.families
+    gathered = jax.tree.map(lambda leaf: leaf[chosen], ancestors._replace(families=None))
+    return gathered._replace(families=None if families is None else families.after(chosen))
 
 
 def fitted(
@@ -64,7 +74,7 @@ def move_all(
     """
     share = proposal.share if share is None else share
     ancestors = ancestors._replace(states=by_column(ancestors.states))
-    states, _, memory, laws = fitted(proposal, model, ancestors, y, step)
+    states, _, memory, laws, _ = fitted(proposal, model, ancestors, y, step)
     n = ancestors.log_weights.shape[0]
     if isinstance(proposal, WeighsItself):
         propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))

@@ -14,12 +14,21 @@ from nopf.arguments import check_key, positive_integer, share_of_one
 from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
 from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.filter import Filter, Update
+from nopf.filters.first import meet
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
-from nopf.filters.moving import Ancestors, as_arrays, assimilate_all, move_all, white_numbers
+from nopf.filters.lineage import Families, errors, new_families
+from nopf.filters.moving import (
+    Ancestors,
+    as_arrays,
+    assimilate_all,
+    move_all,
+    taken,
+    white_numbers,
+)
 from nopf.filters.posterior import Info
 from nopf.model import StateSpaceModel, check_model
-from nopf.proposals import Proposal, TransitionProposal
+from nopf.proposals import Move, Proposal, TransitionProposal
 from nopf.resampling import (
     Resampling,
     effective_sample_size,
@@ -40,12 +49,15 @@ class Particles(NamedTuple):
         states: what the model makes of a particle, with a leading axis N; `(N, d)` for most.
         log_weights: `(N,)`, normalised.
         memory: what the proposal carries per particle.
+        families: which of them are of one family (see `lineage`); None if they are spread over
+            devices, where that is not known.
     """
 
     key: PRNGKeyArray
     states: Any
     log_weights: Float[Array, " n"]
     memory: Any
+    families: Families | None
 
 
 class Forecast(NamedTuple):
@@ -69,6 +81,7 @@ class ParticleEngine(Filter[Particles]):
     quantiles: eqx.AbstractVar[tuple[float, ...]]
     health: eqx.AbstractVar[bool]
     mesh: eqx.AbstractVar[Mesh | None]
+    first_step: eqx.AbstractVar[bool]
 
     @abc.abstractmethod
     def choose(
@@ -84,7 +97,8 @@ class ParticleEngine(Filter[Particles]):
             lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
             as_arrays(self.proposal.initial_memory(self.model)),
         )
-        return Particles(key, states, self._equal_weights(), memory)
+        families = new_families(n) if self.axis is None else None
+        return Particles(key, states, self._equal_weights(), memory, families)
 
     def update(self, belief: Particles, y: Float[Array, " m"], step: Step) -> Update[Particles]:
         axis = self.axis
@@ -92,10 +106,49 @@ class ParticleEngine(Filter[Particles]):
         choose_key, draw_key = own_key(choose_key, axis), own_key(draw_key, axis)
         ancestors = self.choose(choose_key, belief, y, step)
         moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
-        updated = ancestors.log_weights + moved.log_weight
+        updated = moved._replace(log_weight=ancestors.log_weights + moved.log_weight)
+        before = self._before(health_key, belief, ancestors)
+        keys = key, draw_key, health_key
+        return self._conclude(keys, ancestors, updated, before, y, step)
+
+    def first(
+        self, belief: Particles, y: Float[Array, " m"], step: Step, before: Step | None
+    ) -> Update[Particles]:
+        key, _, draw_key, health_key = jax.random.split(belief.key, 4)
+        draw_key = own_key(draw_key, self.axis)
+        met = meet(self.model, draw_key, self.here, y, step, before, self.axis)
+        # None of them has an ancestor among the particles of the prior.
+        families = new_families(self.here) if self.axis is None else None
+        ancestors = self.ancestors(belief)._replace(families=families)
+        moved = Move(met.states, met.log_weights, belief.memory)
+        some = self._before(health_key, belief, ancestors)
+        keys = key, draw_key, health_key
+        return self._conclude(keys, ancestors, moved, some, y, step, met.ess)
+
+    def _conclude(
+        self,
+        keys: tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray],
+        ancestors: Ancestors,
+        moved: Move,
+        before: Any,
+        y: Float[Array, " m"],
+        step: Step,
+        ess: Float[Array, ""] | None = None,
+    ) -> Update[Particles]:
+        """Takes the observation in, and sums up.
+
+        Args:
+            keys: for the steps to come, for this one, and for judging the observation.
+            ancestors: of these particles.
+            moved: the particles, with weights whose sum is an estimate of p(y).
+            before: some draws of the posterior before this step.
+            y, step: the observation.
+            ess: the effective sample size, if it is not that of the weights.
+        """
+        axis, (key, draw_key, health_key) = self.axis, keys
         # The largest is taken off first: log-likelihoods can be so large that their digits end
         # above the decimal point.
-        top = largest(jnp.max(updated), axis)
+        top = largest(jnp.max(moved.log_weight), axis)
         collapsed = top == -jnp.inf
 
         def blind() -> tuple[Any, Any]:
@@ -108,20 +161,29 @@ class ParticleEngine(Filter[Particles]):
             return assimilate_all(self.model, draw_key, moved.state, y, step), moved.memory
 
         states, memory = jax.lax.cond(collapsed, blind, seen)
-        relative = jnp.where(collapsed, ancestors.log_weights, updated - top)
+        relative = jnp.where(collapsed, ancestors.log_weights, moved.log_weight - top)
         sum_of_all = log_total(relative, axis)
-        after = Particles(key, states, relative - sum_of_all, memory)
+        log_weights = relative - sum_of_all
+        if ess is None:
+            ess = effective_sample_size(log_weights, axis)
         info = Info.of_particles(
             self.model,
             states,
-            after.log_weights,
+            log_weights,
             self.quantiles,
             log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all),
-            ess=jnp.where(collapsed, 0, effective_sample_size(after.log_weights, axis)),
+            ess=jnp.where(collapsed, 0, ess),
             collapsed=collapsed,
             axis=axis,
         )
-        before = self._before(health_key, belief, ancestors)
+        families = ancestors.families
+        if families is not None:
+            points = jax.vmap(self.model.expectation)(states)
+            apart = self.model.space.difference(points, info.mean[None])
+            weights, variance = jnp.exp(log_weights), jnp.diagonal(info.cov)
+            error, families = errors(families, weights, apart, variance)
+            info = info._replace(error=error)
+        after = Particles(key, states, log_weights, memory, families)
         return Update(after, info, Forecast(health_key, before))
 
     def p_values(
@@ -154,6 +216,11 @@ class ParticleEngine(Filter[Particles]):
         device = indices_at(mass, jax.random.uniform(jax.random.fold_in(key, 2), (DRAWS,)))
         return jax.tree.map(lambda leaf: leaf[device, np.arange(DRAWS)], drawn)
 
+    @staticmethod
+    def ancestors(belief: Particles) -> Ancestors:
+        """All particles as they are."""
+        return Ancestors(belief.states, belief.log_weights, belief.memory, families=belief.families)
+
     @property
     def axis(self) -> str | None:
         """The mesh's name for its devices, if particles are spread over one."""
@@ -169,7 +236,7 @@ class ParticleEngine(Filter[Particles]):
         if self.mesh is None:
             return None
         spread = PartitionSpec(self.axis)
-        return self.mesh, Particles(PartitionSpec(), spread, spread, spread)  # type: ignore[arg-type]
+        return self.mesh, Particles(PartitionSpec(), spread, spread, spread, None)  # type: ignore[arg-type]
 
     def resample(
         self, key: PRNGKeyArray, log_weights: Float[Array, " n"]
@@ -213,6 +280,10 @@ class ParticleFilter(ParticleEngine):
         health: whether to judge each observation by its p-value, for warnings.
         mesh: a `jax.sharding.Mesh` of one axis, to spread the particles over its devices. N is then
             a multiple of the square of their number.
+        first_step: whether the first observation is met by a step of its own, with a law for the
+            prior too and as many draws as it takes, instead of by N draws of the prior. If left
+            out, that is done with linearised and learned proposals. Under your own `jax.jit`, only
+            `run` does it.
 
     Gradients through `run` leave out how resampling depends on parameters; those of the evidence
     are therefore biased.
@@ -226,6 +297,7 @@ class ParticleFilter(ParticleEngine):
     ess_threshold: float = eqx.field(static=True)
     health: bool = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
+    first_step: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -238,6 +310,7 @@ class ParticleFilter(ParticleEngine):
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
         mesh: Mesh | None = None,
+        first_step: bool | None = None,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -247,19 +320,19 @@ class ParticleFilter(ParticleEngine):
         self.ess_threshold = share_of_one(ess_threshold, "ess_threshold")
         self.health = bool(health)
         self.mesh = check_mesh(mesh, self.particles)
+        self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
-        current = Ancestors(belief.states, belief.log_weights, belief.memory)
+        current = self.ancestors(belief)
         if self.ess_threshold == 0:
             return current
 
         def resampled() -> Ancestors:
             mixed = self.dealt(belief)
             chosen, log_weights = self.resample(key, mixed.log_weights)
-            states, memory = jax.tree.map(lambda leaf: leaf[chosen], (mixed.states, mixed.memory))
-            return Ancestors(states, log_weights, memory)
+            return taken(self.ancestors(mixed), chosen)._replace(log_weights=log_weights)
 
         due = should_resample(belief.log_weights, self.ess_threshold, self.axis)
         return jax.lax.cond(due, resampled, lambda: current)

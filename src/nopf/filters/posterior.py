@@ -37,6 +37,9 @@ class Info(NamedTuple):
             right; NaN if nothing was observed, or with `health=False`.
         nominal_p_value: the same without the tails of a model's `robust=`: small for an outlier,
             even if the model is prepared for it. An ensemble Kalman filter gives `p_value` twice.
+        error: `(d,)` standard error of the posterior mean: how far it may be from that of
+            infinitely many particles. Judged from this one run, by which particles have a common
+            ancestor; zero for exact filters, NaN for particles on several devices.
         drift: standard normal if the model is right, and large if the observations of the last
             twenty steps or so have surprised it too often. It depends on the model and the data,
             the ESS on the proposal too: so they tell which of the two is at fault.
@@ -53,6 +56,13 @@ class Info(NamedTuple):
     p_value: Float[Array, "*t"] | float = np.nan
     nominal_p_value: Float[Array, "*t"] | float = np.nan
     drift: Float[Array, "*t"] | float = np.nan
+    error: Float[Array, "*t d"] | float = np.nan
+
+    @property
+    def draws(self) -> Float[Array, "*t d"]:
+        """How many independent draws of the posterior would give as good a mean of each state: its
+        variance over the squared error. Infinite where the mean is exact."""
+        return jnp.diagonal(self.cov, axis1=-2, axis2=-1) / jnp.square(self.error)
 
     @property
     def std(self) -> Float[Array, "*t d"]:
@@ -181,6 +191,14 @@ class Posterior(eqx.Module):
         return jnp.asarray(self.info.drift)
 
     @property
+    def error(self) -> Float[Array, "*b t d"]:
+        return jnp.asarray(self.info.error)
+
+    @property
+    def draws(self) -> Float[Array, "*b t d"]:
+        return self.info.draws
+
+    @property
     def log_evidence_increment(self) -> Float[Array, "*b t"]:
         """log p(y_t | y_1 … y_{t−1})."""
         return self.info.log_evidence_increment
@@ -235,6 +253,8 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "std": ("time", "state"),
     "cov": ("time", "state", "state_2"),
     "quantiles": ("time", "quantile", "state"),
+    "error": ("time", "state"),
+    "draws": ("time", "state"),
     "ess": ("time",),
     "log_evidence_increment": ("time",),
     "log_evidence": (),

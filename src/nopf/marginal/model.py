@@ -25,7 +25,7 @@ import jax.scipy.stats
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from nopf.gaussian import LOG_2PI, Gaussian, GaussianMixture
+from nopf.gaussian import LOG_2PI
 from nopf.linear import Columns, as_array, dot, is_zero, jacobian_rows, solve_lower
 from nopf.marginal.conditional import Conditional, semidefinite_root
 from nopf.marginal.pieces import (
@@ -115,19 +115,33 @@ class MarginalisedModel(StateSpaceModel):
     # How a particle begins and moves ------------------------------------------------------------
 
     def sample_prior(self, key: PRNGKeyArray) -> Marginal:
-        prior, order = self.whole.prior, self.structure.order
-        if isinstance(prior, GaussianMixture):
-            which, key = jax.random.split(key)
-            chosen = jax.random.categorical(which, jnp.log(prior.weights))
-            parts = jax.vmap(lambda part: nonlinear_first(part, order))(prior.components)
-            mean, factor = jax.tree.map(lambda leaf: leaf[chosen], parts)
-        elif isinstance(prior, Gaussian):
-            mean, factor = nonlinear_first(prior, order)
-        else:
+        order = self.structure.order
+        which, key = jax.random.split(key)
+        origins = self.origins
+        if origins is None:
             # Nothing is known of it: a draw, with nothing uncertain about it.
-            mean, factor = self.whole.sample_prior(key)[order], jnp.zeros((len(order),) * 2)
-        count = len(self.structure.nonlinear)
-        shift = factor[:, :count] @ jax.random.normal(key, (count,))
+            origin = (self.whole.sample_prior(key)[order], jnp.zeros((len(order),) * 2))
+        else:
+            chosen = jax.random.categorical(which, origins[0])
+            origin = jax.tree.map(lambda leaf: leaf[chosen], origins[1])
+        return self.start(origin, jax.random.normal(key, (self.start_size,)))
+
+    @property
+    def origins(self) -> tuple[Float[Array, " c"], Any] | None:
+        whole = self.whole.origins
+        if whole is None:
+            return None
+        parts = jax.vmap(lambda part: nonlinear_first(part, self.structure.order))(whole[1])
+        return whole[0], parts
+
+    @property
+    def start_size(self) -> int:
+        return len(self.structure.nonlinear)
+
+    def start(self, origin: Any, white: Float[Array, " s"]) -> Marginal:
+        mean, factor = origin
+        count = self.start_size
+        shift = factor[:, :count] @ white
         own = factor[count:, count:]
         places = np.asarray(self.structure.places, int).reshape(-1, 2)
         cov = (own @ own.T)[places[:, 0], places[:, 1]]

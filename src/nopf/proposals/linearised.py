@@ -89,6 +89,10 @@ class LinearisedProposal(Proposal):
     def share(self) -> float:
         return SHARE if self.defensive is None else self.defensive
 
+    @property
+    def meets_prior(self) -> bool:
+        return True
+
     def settled(self, model: StateSpaceModel) -> "LinearisedProposal":
         defensive = self.defensive
         if defensive is None:

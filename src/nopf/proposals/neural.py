@@ -85,6 +85,10 @@ class NeuralProposal(Proposal):
     def share(self) -> float:
         return self.recipe.defensive
 
+    @property
+    def meets_prior(self) -> bool:
+        return not self.recipe.batch_norm  # The published filter has the prior as it is.
+
     def law(
         self,
         model: StateSpaceModel,

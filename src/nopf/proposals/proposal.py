@@ -59,6 +59,12 @@ class Proposal(eqx.Module):
         """The defensive share: of the particles that are drawn from the transition instead."""
         return 0.0
 
+    @property
+    def meets_prior(self) -> bool:
+        """Whether filters with this proposal meet the first observation by a step of its own, if
+        nobody says otherwise."""
+        return False
+
     def check(self, model: StateSpaceModel) -> None:
         """Refuses a model that the proposal does not fit, saying why and what does."""
 

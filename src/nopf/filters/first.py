@@ -1,0 +1,346 @@
+"""The first step: how particles come to be where the first observation says.
+
+A prior is often wide, and the first observation then kills nearly all of its draws. Slow states
+(biases) live on the few that are left, whatever the effective sample size says later. So the first
+observation is met by a step from nowhere, whose noise v is that of the prior and of the transition
+together: standard normal a priori, as in any other step. Two things help:
+
+- Where the prior is made of Gaussians and the measurements have residuals, laws are fitted to v, by
+  Gauss–Newton iterations as for any other step: not for each particle, but around the modes that
+  are found from several places.
+- As many draws are made as it takes for their effective sample size to reach N, up to `BLOCKS` · N.
+  How many that are is judged by draws that are not used for anything else, so that the evidence
+  stays unbiased. They come in blocks of N, of which each keeps its share of the N particles.
+
+Weights are exact, as always: w = p(y | x) φ(v) / q(v).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from nopf.crowd import log_total
+from nopf.filters.moving import white_numbers
+from nopf.layout import by_column
+from nopf.linear import linearise
+from nopf.model import StateSpaceModel
+from nopf.proposals.importance import weigh
+from nopf.resampling import systematic
+from nopf.steps import Step
+
+BLOCKS = 100  # times N draws at most
+CLOSE, WIDE = 0.75, 0.2  # shares of the laws as fitted and of wider ones; the rest is the prior's
+WIDER = 9.0
+STARTS, MODES, ITERATIONS = 32, 8, 8  # how modes are looked for
+STRIDE = np.uint32(2654435769)  # 2³² by the golden ratio: its multiples spread evenly
+
+
+class Opening(NamedTuple):
+    """The particles of a first step.
+
+    Attributes:
+        states: N particles, not yet assimilated.
+        log_weights: `(N,)`; their sum is an estimate of p(y).
+        ess: the effective sample size of all draws, N at most.
+    """
+
+    states: Any
+    log_weights: Float[Array, " n"]
+    ess: Float[Array, ""]
+
+
+class Fits(NamedTuple):
+    """Gaussian laws of v, N(mean, (C Cᵀ)⁻¹), each for one of the Gaussians of a prior. A draw is of
+    one of them; the prior itself is among them.
+
+    Attributes:
+        origin: `(j,)` which Gaussian of the prior each is for.
+        mean: `(j, v)`.
+        root: `(j, v, v)`, C, lower triangular.
+        log_share: `(j,)`, log of the share of the draws.
+    """
+
+    origin: Int[Array, " j"]
+    mean: Float[Array, "j v"]
+    root: Float[Array, "j v v"]
+    log_share: Float[Array, " j"]
+
+
+def meet(
+    model: StateSpaceModel,
+    key: PRNGKeyArray,
+    count: int,
+    y: Float[Array, " m"],
+    step: Step,
+    before: Step | None,
+    axis: str | None = None,
+) -> Opening:
+    """N particles that have met the first observation.
+
+    Args:
+        model: the model.
+        key: random key.
+        count: N, on one device.
+        y, step: the observation.
+        before: the steps without an observation since the prior, stacked; None if there are none.
+        axis: of the devices that the particles are spread over, if they are.
+    """
+    block = _draws(model, count, y, step, before)
+    most = count * (1 if axis is None else jax.lax.axis_size(axis))
+
+    def take(last: Any) -> Any:
+        number, blocks, states, log_weights, log_sum, log_squares = last
+        draw_key, resample_key, place_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        drawn, drawn_weights = block(draw_key)
+        own_sum, own_squares = log_total(drawn_weights, axis), log_total(2 * drawn_weights, axis)
+        # Those before the first block say how many it takes, and are not used otherwise.
+        pilot = number < 0
+        needed = jnp.ceil(most / jnp.maximum(_ess(own_sum, own_squares), 1e-3))
+        blocks = jnp.where(pilot, jnp.clip(needed, 1, BLOCKS), blocks)
+        # The slots of this block, and for each of them one in so many of a resampled block.
+        slots = jnp.arange(count)
+        first = jnp.ceil(number * (count / blocks)).astype(jnp.int32)
+        kept = jnp.ceil((number + 1) * (count / blocks)).astype(jnp.int32) - first
+        own = (slots >= first) & (slots < first + kept) & ~pilot
+        place = (slots - first + jax.random.uniform(place_key)) * (count / jnp.maximum(kept, 1))
+        chosen = systematic(resample_key, drawn_weights)
+        chosen = chosen[jnp.clip(place.astype(jnp.int32), 0, count - 1)]
+        states = jax.tree.map(
+            lambda new, old: jnp.where(own.reshape(-1, *[1] * (old.ndim - 1)), new[chosen], old),
+            drawn,
+            states,
+        )
+        each = jax.nn.logsumexp(drawn_weights) - jnp.log(most * blocks * kept)
+        log_weights = jnp.where(own, each, log_weights)
+        log_sum = jnp.where(pilot, log_sum, jnp.logaddexp(log_sum, own_sum))
+        log_squares = jnp.where(pilot, log_squares, jnp.logaddexp(log_squares, own_squares))
+        return number + 1, blocks, states, log_weights, log_sum, log_squares
+
+    drawn, drawn_weights = jax.eval_shape(block, key)
+    states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), drawn)
+    nothing = jnp.full(count, -jnp.inf, drawn_weights.dtype)
+    begin = (-1, jnp.ones((), nothing.dtype), states, nothing, nothing[0], nothing[0])
+    *_, states, log_weights, log_sum, log_squares = jax.lax.while_loop(
+        lambda last: last[0] < last[1], take, begin
+    )
+    return Opening(states, log_weights, jnp.minimum(_ess(log_sum, log_squares), most))
+
+
+def _ess(log_sum: Float[Array, ""], log_squares: Float[Array, ""]) -> Float[Array, ""]:
+    """(Σ w)² / Σ w²; 0 if all are zero."""
+    found = jnp.isfinite(log_sum)
+    return jnp.where(found, jnp.exp(2 * log_sum - jnp.where(found, log_squares, 0)), 0)
+
+
+def _draws(
+    model: StateSpaceModel, count: int, y: Float[Array, " m"], step: Step, before: Step | None
+) -> Callable[[PRNGKeyArray], tuple[Any, Float[Array, " n"]]]:
+    """A function of a key that gives N draws of the first step, and their log-weights."""
+    origins = model.origins
+    moves = jax.vmap(model.move, in_axes=(0, 0, None))
+    weighs = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))
+
+    def until_now(key: PRNGKeyArray, states: Any) -> Any:
+        if before is None:
+            return states
+
+        def move(states: Any, inputs: Any) -> Any:
+            key, step = inputs
+            return moves(states, white_numbers(key, count, model.noise_size), step), None
+
+        keys = jax.random.split(key, before.index.shape[0])
+        return jax.lax.scan(move, by_column(states), (keys, before))[0]
+
+    if origins is None:
+
+        def of_prior(key: PRNGKeyArray) -> tuple[Any, Float[Array, " n"]]:
+            prior_key, path_key, key = jax.random.split(key, 3)
+            states = jax.vmap(model.sample_prior)(jax.random.split(prior_key, count))
+            states = by_column(until_now(path_key, states))
+            z = white_numbers(key, count, model.noise_size)
+            return weighs(model, states, z, jnp.zeros(count), y, step)[:2]
+
+        return of_prior
+
+    log_chances, parts = origins
+    size = model.start_size
+    width = size + model.noise_size
+    fits = _fits(model, y, step, before)
+    starts = jax.vmap(model.start, in_axes=(None, 0))
+    # White numbers of a law, each row of a matrix: v = mean + white C⁻¹.
+    identity = jnp.eye(width, dtype=fits.root.dtype)
+    inverses = jax.vmap(lambda root: jax.scipy.linalg.solve_triangular(root, identity, lower=True))(
+        fits.root
+    )
+
+    def block(key: PRNGKeyArray) -> tuple[Any, Float[Array, " n"]]:
+        key, place_key, path_key = jax.random.split(key, 3)
+        white = white_numbers(key, count, width)
+        # Which law: spread evenly over neighbours too, since these make up the families.
+        bits = jax.random.bits(place_key, dtype=jnp.uint32)
+        bits = bits + jnp.arange(count, dtype=jnp.uint32) * STRIDE
+        ends = jnp.cumsum(jnp.exp(fits.log_share))
+        place = (bits >> 8).astype(white.dtype) / 2**24 * ends[-1]
+        which = jnp.sum(place[:, None] >= ends[None, :-1], axis=1)
+        origin = fits.origin[which]
+
+        def place_one(v: Array, number: Array, fit: Fits, inverse: Array) -> Array:
+            return jnp.where((which == number)[:, None], fit.mean[None] + white @ inverse, v)
+
+        v = _over(place_one, white, fits, jnp.arange(len(ends)), fits, inverses)
+        squares = jnp.sum(v**2, axis=1)
+
+        def weigh_one(log_ratio: Array, fit: Fits) -> Array:
+            back = (v - fit.mean[None]) @ fit.root
+            ratio = 0.5 * (squares - jnp.sum(back**2, axis=1)) + _log_det(fit.root)
+            ratio = ratio + fit.log_share - log_chances[fit.origin]
+            return jnp.where(origin == fit.origin, jnp.logaddexp(log_ratio, ratio), log_ratio)
+
+        log_ratio = _over(weigh_one, jnp.full(count, -jnp.inf, v.dtype), fits, fits)
+
+        def start_one(states: Any, inputs: Any) -> Any:
+            number, part = inputs
+            own = origin == number
+            return jax.tree.map(
+                lambda new, old: jnp.where(own.reshape(-1, *[1] * (old.ndim - 1)), new, old),
+                starts(part, by_column(v[:, :size])),
+                states,
+            ), None
+
+        some = jax.tree.map(lambda leaf: leaf[0], parts)
+        shapes = jax.eval_shape(starts, some, v[:, :size])
+        states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        states, _ = jax.lax.scan(start_one, states, (jnp.arange(log_chances.size), parts))
+        states = by_column(until_now(path_key, by_column(states)))
+        return weighs(model, states, by_column(v[:, size:]), log_ratio, y, step)[:2]
+
+    return block
+
+
+def _over(function: Callable[..., Array], start: Array, fits: Fits, *inputs: Any) -> Array:
+    """Goes over all laws that have a share."""
+
+    def one(last: Array, given: Any) -> Any:
+        log_share, rest = given
+        found = jax.lax.cond(jnp.isfinite(log_share), lambda: function(last, *rest), lambda: last)
+        return found, None
+
+    return jax.lax.scan(one, start, (fits.log_share, inputs))[0]
+
+
+def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Step | None) -> Fits:
+    """Laws of v given y: around the modes that are found from several places, and the prior."""
+    origins = model.origins
+    assert origins is not None
+    log_chances, parts = origins
+    width, count = model.start_size + model.noise_size, log_chances.size
+    everywhere = jnp.arange(count)
+    plain = Fits(
+        everywhere,
+        jnp.zeros((count, width)),
+        jnp.broadcast_to(jnp.eye(width), (count, width, width)),
+        log_chances,
+    )
+    if model.likelihood.sensors is None:
+        return plain
+    # From the middle of each Gaussian, and from draws of it.
+    places = np.random.default_rng(0).normal(size=(STARTS, width))
+    places[0] = 0
+    fit = functools.partial(_fit, model, y, step, before)
+    over_starts = jax.vmap(fit, in_axes=(None, 0))
+    means, roots, promises = jax.vmap(over_starts, in_axes=(0, None))(parts, jnp.asarray(places))
+    promises = (promises + log_chances[:, None]).reshape(-1)
+    means, roots = means.reshape(-1, width), roots.reshape(-1, width, width)
+    origin = jnp.repeat(everywhere, STARTS)
+    modes = []
+    for _ in range(MODES):
+        best = jnp.argmax(promises)
+        modes.append((best, promises[best]))
+        away = jnp.einsum("jv,vw->jw", means - means[best][None], roots[best])
+        near = (jnp.sum(away**2, axis=1) < width) & (origin == origin[best])
+        promises = jnp.where(near, -jnp.inf, promises)
+    chosen = jnp.stack([mode for mode, _ in modes])
+    promise = jnp.stack([value for _, value in modes])
+    some = jnp.isfinite(promise[0])
+    log_share = jnp.where(some, jax.nn.log_softmax(jnp.where(some, promise, 0)), -jnp.inf)
+    # Each mode twice: the wider law is there for what bends.
+    kinds = [
+        Fits(origin[chosen], means[chosen], roots[chosen], log_share + np.log(CLOSE)),
+        Fits(
+            origin[chosen],
+            means[chosen],
+            jax.vmap(_wider)(roots[chosen]),
+            log_share + np.log(WIDE),
+        ),
+        plain._replace(log_share=log_chances + np.log(1 - CLOSE - WIDE)),
+    ]
+    return Fits(*(jnp.concatenate(leaves) for leaves in zip(*kinds, strict=True)))
+
+
+def _wider(root: Float[Array, "v v"]) -> Float[Array, "v v"]:
+    """Of the same law, as if measurements had `WIDER` times the variance."""
+    identity = jnp.eye(root.shape[0], dtype=root.dtype)
+    return jnp.linalg.cholesky(identity + (root @ root.T - identity) / WIDER)
+
+
+def _log_det(root: Float[Array, "v v"]) -> Float[Array, ""]:
+    return jnp.sum(jnp.log(jnp.diagonal(root)))
+
+
+def _fit(
+    model: StateSpaceModel,
+    y: Float[Array, " m"],
+    step: Step,
+    before: Step | None,
+    part: Any,
+    place: Float[Array, " v"],
+) -> tuple[Float[Array, " v"], Float[Array, "v v"], Float[Array, ""]]:
+    """The law of v given y for one of the Gaussians of the prior, as found from one place: its
+    mean, its root, and log p(y) by Laplace's formula.
+
+    As matrices: it is made once, and not for each particle.
+    """
+    size = model.start_size
+
+    def arrive(v: Float[Array, " v"]) -> Any:
+        x = model.start(part, v[:size])
+        if before is not None:
+            x, _ = jax.lax.scan(lambda x, step: (model.skeleton(x, step), None), x, before)
+        return model.motion(x, step)(v[size:])
+
+    def misfit(v: Float[Array, " v"]) -> Float[Array, ""]:
+        value = 0.5 * jnp.sum(v**2) - model.log_likelihood(y, model.wrap(arrive(v)), step)
+        return jnp.where(jnp.isfinite(value), value, jnp.inf)
+
+    def tangent(v: Float[Array, " v"]) -> tuple[Float[Array, "v v"], Float[Array, " v"]]:
+        value, rows = linearise(lambda v: model.residual(y, arrive(v), step), v)
+        rows = jnp.where(jnp.isfinite(rows), rows, 0)
+        at_zero = jnp.where(jnp.isfinite(value), value, 0) - rows @ v
+        share = model.likelihood.trust(at_zero / jnp.sqrt(1 + jnp.sum(rows**2, axis=1)))
+        if share is not None:
+            root = jnp.sqrt(share)
+            at_zero, rows = root * at_zero, root[:, None] * rows
+        precision = jnp.eye(v.size, dtype=v.dtype) + rows.T @ rows
+        root = jnp.linalg.cholesky(precision)
+        return root, -jax.scipy.linalg.cho_solve((root, True), rows.T @ at_zero)
+
+    def improve(_: Any, last: Any) -> Any:
+        v, _, _ = last
+        root, target = tangent(v)
+        # A full step may go too far where the prior is wide.
+        tried = jnp.stack([v + share * (target - v) for share in (1.0, 0.5, 0.2, 0.0)])
+        misfits = jax.vmap(misfit)(tried)
+        best = jnp.argmin(misfits)
+        return tried[best], root, misfits[best]
+
+    identity = jnp.eye(place.size, dtype=place.dtype)
+    begin = (place, identity, jnp.asarray(jnp.inf, place.dtype))
+    mean, root, least = jax.lax.fori_loop(0, ITERATIONS, improve, begin)
+    sound = jnp.all(jnp.isfinite(root)) & jnp.all(jnp.isfinite(mean))
+    root, mean = jnp.where(sound, root, identity), jnp.where(sound, mean, 0)
+    return mean, root, jnp.where(sound, -least - _log_det(root), -jnp.inf)

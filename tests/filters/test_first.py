@@ -1,0 +1,173 @@
+"""The first step: a wide prior is met, weights stay exact, and every way to run agrees."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+import nopf
+from tests import models
+from tests.filters.test_evidence import ratios, standard_errors_from_one
+
+STD = 20.0  # against measurements of 0.6: less than 1 % of the prior's draws count
+
+
+class Custom:
+    """A prior of which nopf knows nothing but how to draw and how likely a state is."""
+
+    def __init__(self, gaussian):
+        self.gaussian = gaussian
+
+    def sample(self, key):
+        return self.gaussian.sample(key)
+
+    def log_prob(self, x):
+        return self.gaussian.log_prob(x)
+
+
+MEANS = np.array([[8.0, -3.0], [-9.0, 4.0]])
+PRIORS = {
+    "gaussian": nopf.Gaussian([0.5, -0.2], [STD, STD]),
+    "correlated": nopf.Gaussian([0.5, -0.2], [[STD**2, 200.0], [200.0, 300.0]]),
+    "mixture": nopf.GaussianMixture([0.3, 0.7], MEANS, [6.0, 4.0]),
+    "custom": Custom(nopf.Gaussian([0.5, -0.2], [6.0, 5.0])),
+}
+
+
+def exact_evidence(model, ys):
+    """By Kalman; of a mixture by one Kalman filter each."""
+    prior = model.prior
+    if isinstance(prior, nopf.GaussianMixture):
+        each = [
+            nopf.KalmanFilter(models.linear(prior=nopf.Gaussian(mean, [6.0, 4.0]))).run(ys)
+            for mean in MEANS
+        ]
+        return scipy.special.logsumexp([p.log_evidence for p in each], b=[0.3, 0.7])
+    gaussian = getattr(prior, "gaussian", prior)
+    return nopf.KalmanFilter(models.linear(prior=gaussian)).run(ys).log_evidence
+
+
+@pytest.mark.parametrize(
+    ("prior", "missing"),
+    [
+        ("gaussian", "nothing"),
+        ("correlated", "part of the first"),
+        ("mixture", "the first two"),
+        ("custom", "nothing"),
+        pytest.param("gaussian", "the first two", marks=pytest.mark.slow),
+        pytest.param("mixture", "nothing", marks=pytest.mark.slow),
+        pytest.param("custom", "the first two", marks=pytest.mark.slow),
+    ],
+)
+def test_evidence_is_unbiased_and_no_particle_is_wasted(prior, missing):
+    model = models.linear(prior=PRIORS[prior])
+    ys = np.array(nopf.simulate(model, 5, jax.random.key(1)).observations)
+    first = 0
+    if missing == "part of the first":
+        ys[0, 1] = np.nan
+    elif missing == "the first two":
+        ys[:2], first = np.nan, 2
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 200, quantiles=(), health=False)
+    found = ratios(flt, ys, exact_evidence(model, ys))
+    assert found.std() < 1  # so that a bias of 20 % would be seen
+    assert abs(standard_errors_from_one(found)) < 4  # false alarm: once in 16 000
+    met = flt.run(ys, key=jax.random.key(3))
+    assert met.ess[first] > 200 / 3
+    plain = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 200, first_step=False)
+    assert plain.run(ys, key=jax.random.key(3)).ess[first] < 0.5 * met.ess[first]
+
+
+def test_steps_run_resume_and_batch_agree():
+    model = models.linear(prior=PRIORS["mixture"])
+    ys = np.array(nopf.simulate(model, 6, jax.random.key(1)).observations)
+    ys[:2] = np.nan
+    flt = nopf.AuxiliaryFilter(model, nopf.LinearisedProposal(), 300)
+    whole = flt.run(ys, key=jax.random.key(5))
+    state = flt.init(jax.random.key(5))
+    for t, y in enumerate(ys):
+        state, info = flt.step(state, y)
+        np.testing.assert_allclose(info.mean, whole.mean[t], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(info.ess, whole.ess[t], rtol=1e-4)
+    begun = flt.run(ys[:1], key=jax.random.key(5))
+    assert len(begun.state.before) == 1
+    rest = flt.resume(begun.state, ys[1:])
+    np.testing.assert_allclose(rest.mean, whole.mean[1:], rtol=1e-4, atol=1e-4)
+    # Of two series the other one is observed from the first step on.
+    both = np.stack([ys, np.where(np.isnan(ys), 0.5, ys)])
+    batch = flt.run_batch(both, key=jax.random.key(7))
+    for series, key, mean in zip(
+        both, jax.random.split(jax.random.key(7), 2), batch.mean, strict=True
+    ):
+        np.testing.assert_allclose(flt.run(series, key=key).mean, mean, rtol=1e-3, atol=1e-3)
+
+
+def test_both_sides_of_a_parabola_are_found():
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.3], [3.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation=lambda x, step: x**2,
+        observation_noise=[0.2],
+    )
+    ys = np.array([[4.0]])
+    grid = np.linspace(-8, 8, 20_001)
+    wide = np.hypot(3.0, 0.1)
+    density = np.exp(-0.5 * ((grid - 0.3) / wide) ** 2) / wide
+    density *= np.exp(-0.5 * ((4.0 - grid**2) / 0.2) ** 2) / 0.2 / (2 * np.pi)
+    exact = np.log(density.sum() * (grid[1] - grid[0]))
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 200, health=False)
+    posterior = flt.run(ys, key=jax.random.key(0), keep="particles")
+    assert posterior.ess[0] > 200 / 3
+    right = np.sum(np.exp(posterior.log_weights[0])[np.asarray(posterior.particles[0, :, 0]) > 0])
+    share = density[grid > 0].sum() / density.sum()
+    assert abs(right - share) < 4 * np.sqrt(share * (1 - share) / (200 / 3))
+    found = ratios(flt, ys, exact)
+    assert abs(standard_errors_from_one(found)) < 4
+
+
+def test_a_likelihood_without_residuals_gets_more_draws():
+    model = models.linear(
+        prior=nopf.Gaussian([0.0, 0.0], [6.0, 6.0]),
+        observation=None,
+        observation_noise=None,
+        observation_log_prob=lambda y, x, step: (
+            -0.5 * jnp.sum((y - models.linear_observation(x, step)) ** 2) - np.log(2 * np.pi)
+        ),
+        observation_sample=lambda key, x, step: (
+            models.linear_observation(x, step) + jax.random.normal(key, (2,))
+        ),
+    )
+    ys = np.array([[1.0, -2.0], [0.5, 0.3]])
+    exact = nopf.KalmanFilter(
+        models.linear(prior=nopf.Gaussian([0.0, 0.0], [6.0, 6.0]), observation_noise=[1.0, 1.0])
+    ).run(ys)
+    plain, met = (
+        nopf.ParticleFilter(model, None, 300, quantiles=(), health=False, first_step=first)
+        for first in (False, True)
+    )
+    assert plain.run(ys, key=jax.random.key(0)).ess[0] < 60
+    assert met.run(ys, key=jax.random.key(0)).ess[0] > 200
+    assert abs(standard_errors_from_one(ratios(met, ys, exact.log_evidence))) < 4
+
+
+def test_an_impossible_first_observation_counts_as_none():
+    model = models.linear(
+        observation=None,
+        observation_noise=None,
+        observation_log_prob=lambda y, x, step: jnp.where(y[0] > 50, -jnp.inf, 0.0),
+        observation_sample=lambda key, x, step: x,
+    )
+    flt = nopf.ParticleFilter(model, None, 50, first_step=True)
+    posterior = flt.run(np.array([[99.0, 0.0], [1.0, 0.0]]), key=jax.random.key(0))
+    assert posterior.collapsed.tolist() == [True, False]
+    assert np.all(np.isfinite(posterior.mean))
+
+
+def test_who_has_a_first_step_of_its_own():
+    model = models.linear()
+    assert not nopf.ParticleFilter(model).first_step
+    assert not nopf.ParticleFilter(model, nopf.OptimalProposal()).first_step
+    assert not nopf.AuxiliaryFilter(model).first_step
+    assert nopf.ParticleFilter(model, nopf.LinearisedProposal()).first_step
+    assert nopf.AuxiliaryFilter(model, nopf.LinearisedProposal()).first_step
