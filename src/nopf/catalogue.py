@@ -63,8 +63,16 @@ def _nothing(tuning: Tuning) -> dict[str, Any]:
     return {}
 
 
+def _first_step(tuning: Tuning) -> dict[str, Any]:
+    return {"first_step": True}
+
+
 def _iterations(tuning: Tuning) -> dict[str, Any]:
     return {"iterations": LinearisedProposal().iterations}
+
+
+def _linearised(tuning: Tuning) -> dict[str, Any]:
+    return _iterations(tuning) | _first_step(tuning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,20 +161,37 @@ CATALOGUE: dict[str, Listing] = {
             "LPF",
             "#CC79A7",
             lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
-            settings=_iterations,
+            settings=_linearised,
         ),
         Listing(
             "alpf",
             "ALPF",
             "#7F406A",
             lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
+            settings=_linearised,
+        ),
+        Listing(
+            "lpf-prior",
+            "LPF (prior as it is)",
+            "#E3B5CF",
+            lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n, first_step=False),
             settings=_iterations,
         ),
         Listing(
-            "nopf", "NOPF", "#0072B2", lambda m, n, t, p: ParticleFilter(m, p, n), recipe="fast"
+            "nopf",
+            "NOPF",
+            "#0072B2",
+            lambda m, n, t, p: ParticleFilter(m, p, n),
+            recipe="fast",
+            settings=_first_step,
         ),
         Listing(
-            "anopf", "ANOPF", "#2B2BD9", lambda m, n, t, p: AuxiliaryFilter(m, p, n), recipe="fast"
+            "anopf",
+            "ANOPF",
+            "#2B2BD9",
+            lambda m, n, t, p: AuxiliaryFilter(m, p, n),
+            recipe="fast",
+            settings=_first_step,
         ),
         Listing(
             "nopf-paper",
@@ -187,7 +212,7 @@ CATALOGUE: dict[str, Listing] = {
             "MLPF",
             "#117733",
             lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
-            settings=_iterations,
+            settings=_linearised,
             marginal=True,
         ),
         Listing(
@@ -195,7 +220,7 @@ CATALOGUE: dict[str, Listing] = {
             "MALPF",
             "#332288",
             lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
-            settings=_iterations,
+            settings=_linearised,
             marginal=True,
         ),
         Listing(
@@ -204,6 +229,7 @@ CATALOGUE: dict[str, Listing] = {
             "#44AA99",
             lambda m, n, t, p: ParticleFilter(m, p, n),
             recipe="marginal",
+            settings=_first_step,
             marginal=True,
         ),
     )

@@ -35,6 +35,7 @@ def test_estimates_are_the_filters(folder):
     names = lines[0].split(",")
     assert names[:6] == ["time", "place_mean", "place_std", "place_q05", "place_q50", "place_q95"]
     assert names[-4:] == ["ess", "log_evidence", "p_value", "drift"]
+    assert names.index("place_error") == 11
     table = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
     recording = read_recording(folder / "run.csv", model)
     posterior = nopf.ParticleFilter(model, None, 200).run(
@@ -47,6 +48,7 @@ def test_estimates_are_the_filters(folder):
     np.testing.assert_allclose(table[:, 0], recording.times)
     np.testing.assert_allclose(table[:, 1], posterior.mean[:, 0], rtol=1e-5)
     np.testing.assert_allclose(table[:, 10], posterior.quantiles[:, 2, 1], rtol=1e-5)
+    np.testing.assert_allclose(table[:, 11], posterior.error[:, 0], rtol=1e-4)
     np.testing.assert_allclose(table[:, -4], posterior.ess, rtol=1e-5)
     np.testing.assert_allclose(table[:, -3], posterior.log_evidence_increments, rtol=1e-4)
     page = (folder / "p.html").read_text()

@@ -20,8 +20,8 @@ RUNS = 400
 SLOW = pytest.mark.slow
 
 
-def ratios(flt, ys, log_evidence):
-    copies = np.broadcast_to(np.asarray(ys), (RUNS, *np.shape(ys)))
+def ratios(flt, ys, log_evidence, runs=RUNS):
+    copies = np.broadcast_to(np.asarray(ys), (runs, *np.shape(ys)))
     found = flt.run_batch(copies, key=jax.random.key(5)).log_evidence
     return np.exp(np.asarray(found, np.float64) - float(log_evidence))
 

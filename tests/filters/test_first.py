@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 
 import nopf
+from nopf.filters.first import _fits
 from tests import models
 from tests.filters.test_evidence import ratios, standard_errors_from_one
 
@@ -149,6 +150,29 @@ def test_a_likelihood_without_residuals_gets_more_draws():
     assert plain.run(ys, key=jax.random.key(0)).ess[0] < 60
     assert met.run(ys, key=jax.random.key(0)).ess[0] > 200
     assert abs(standard_errors_from_one(ratios(met, ys, exact.log_evidence))) < 4
+
+
+def test_few_particles_and_a_wide_prior_of_which_nothing_is_known():
+    # A hundred blocks would be needed, and there are ten particles.
+    model = models.linear(prior=Custom(nopf.Gaussian([0.5, -0.2], [STD, STD])))
+    ys = np.array(nopf.simulate(model, 1, jax.random.key(1)).observations)
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 10, quantiles=(), health=False)
+    found = ratios(flt, ys, exact_evidence(model, ys), 2000)
+    assert abs(standard_errors_from_one(found)) < 4
+
+
+def test_where_nothing_can_be_fitted_the_prior_is_drawn_from():
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([-40.0], [1.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation=lambda x, step: jnp.sqrt(x),  # no number for any of these
+        observation_noise=[0.2],
+    )
+    fits = _fits(model, jnp.ones(1), model.nominal_step(), None)
+    shares = np.exp(fits.log_share)
+    np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(shares[-1], 1, rtol=1e-5)
 
 
 def test_an_impossible_first_observation_counts_as_none():

@@ -124,6 +124,7 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
 def signs(**changes):
     """What a monitor looks at of an `Info`."""
     usual = {"collapsed": False, "p_value": 0.5, "nominal_p_value": 0.5, "drift": 0.0, "ess": None}
+    usual |= {"cov": np.diag([4.0, 1.0]), "error": np.array([0.1, 0.1])}
     return types.SimpleNamespace(**usual | changes)
 
 
@@ -161,6 +162,23 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
     assert not any(around)
     better = [poor.look(signs(ess=200.0, drift=d), 42, 4.2) for d in [0.0] * 40 + [9.0] * 5]
     assert [len(messages) for messages in better if messages] == [1]
+
+
+def test_states_that_are_poorly_known_are_named():
+    monitor = nopf.Monitor(state_names=("place", "bias"))
+    poor = signs(error=np.array([0.1, 0.5]))  # 400 and 4 draws
+    said = [monitor.look(poor, t, float(t)) for t in range(1, 20)]
+    assert [len(messages) for messages in said] == [0] * 4 + [1] + [0] * 14
+    assert said[4][0].startswith(
+        "step 5 (time 5): bias is known no better than by 4 independent draws of the posterior: "
+        "a mean may be off by 0.5 of its standard deviation"
+    )
+    # Over when twice as good as that; a single poor step is none.
+    for _ in range(3):
+        assert monitor.look(signs(), 20, 20.0) == []
+        assert monitor.look(poor, 21, 21.0) == []
+    exact, unknown = signs(error=np.zeros(2)), signs(error=np.full(2, np.nan))
+    assert [monitor.look(exact, 22, 22.0), monitor.look(unknown, 23, 23.0)] == [[], []]
 
 
 def test_collapse_is_reported():

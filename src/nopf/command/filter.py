@@ -246,6 +246,8 @@ def _print_summary(
     steps = len(posterior.times)
     ess = None if posterior.ess is None else float(posterior.ess.mean())
     evidence = float(posterior.log_evidence)
+    medians = np.median(np.asarray(posterior.draws), axis=0)
+    draws = dict(zip(posterior.state_names, medians.tolist(), strict=True))
     if as_json:
         summary = {
             "file": str(out),
@@ -253,6 +255,7 @@ def _print_summary(
             "filter": request.short,
             "particles": request.particles,
             "mean_ess": ess,
+            "draws": {name: value if np.isfinite(value) else None for name, value in draws.items()},
             "log_evidence": evidence if np.isfinite(evidence) else None,
             "warnings": warnings,
         }
@@ -260,6 +263,12 @@ def _print_summary(
     else:
         count = "" if ess is None else f", mean ESS {ess:.0f} of {request.particles}"
         print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}")
+        worst = min(draws, key=lambda name: draws[name])
+        if np.isfinite(draws[worst]):
+            print(
+                f"The least known mean, that of {worst}, is worth {draws[worst]:.0f} independent "
+                f"draws: off by {1 / np.sqrt(draws[worst]):.1g} of its standard deviation or so."
+            )
 
 
 def _filter_stream(request: Request, form: str | None, skip_bad: bool) -> None:

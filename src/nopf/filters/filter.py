@@ -20,6 +20,7 @@ from nopf.filters.loop import (
     compiled_first,
     compiled_run,
     compiled_update,
+    first_of_series,
     joined,
     part,
 )
@@ -341,7 +342,10 @@ class Filter(eqx.Module, Generic[Belief]):
         stacked = None
         if before:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
-        last, outcome = compiled_first(self, last, ys[blind], part(steps, blind), stacked, keep)
+        # What is compiled with a function of the user's is compiled as that is.
+        take = first_of_series if is_traced((self, last, ys)) else compiled_first
+        y, step = jax.tree.map(jnp.asarray, (ys[blind], part(steps, blind)))
+        last, outcome = take(self, last, y, step, stacked, keep)
         said.append(outcome)
         coming = slice(blind + 1, None)
         if ys[coming].shape[0]:

@@ -101,11 +101,15 @@ def meet(
         # Those before the first block say how many it takes, and are not used otherwise.
         pilot = number < 0
         needed = jnp.ceil(most / jnp.maximum(_ess(own_sum, own_squares), 1e-3))
-        blocks = jnp.where(pilot, jnp.clip(needed, 1, BLOCKS), blocks)
+        # No block without a slot: its weight would be lost.
+        blocks = jnp.where(pilot, jnp.clip(needed, 1, min(BLOCKS, count)), blocks)
         # The slots of this block, and for each of them one in so many of a resampled block.
         slots = jnp.arange(count)
-        first = jnp.ceil(number * (count / blocks)).astype(jnp.int32)
-        kept = jnp.ceil((number + 1) * (count / blocks)).astype(jnp.int32) - first
+        first, after = (
+            jnp.minimum(jnp.ceil(n * (count / blocks)), count).astype(jnp.int32)
+            for n in (number, number + 1)
+        )
+        kept = after - first
         own = (slots >= first) & (slots < first + kept) & ~pilot
         place = (slots - first + jax.random.uniform(place_key)) * (count / jnp.maximum(kept, 1))
         chosen = systematic(resample_key, drawn_weights)
@@ -279,7 +283,9 @@ def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Ste
         ),
         plain._replace(log_share=log_chances + np.log(1 - CLOSE - WIDE)),
     ]
-    return Fits(*(jnp.concatenate(leaves) for leaves in zip(*kinds, strict=True)))
+    fits = Fits(*(jnp.concatenate(leaves) for leaves in zip(*kinds, strict=True)))
+    # Where no fit came out sound, all draws are the prior's.
+    return fits._replace(log_share=jax.nn.log_softmax(fits.log_share))
 
 
 def _wider(root: Float[Array, "v v"]) -> Float[Array, "v v"]:

@@ -1,6 +1,6 @@
 """How well a filter is doing: whether the model explains the data, and whether particles count."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from nopf.steps import Step
 
 DRAWS = 127  # predicted observations that one is compared with
 FORGET = 0.95  # a step: about the last twenty count
+PATIENCE = 5  # steps that a mean has to be poor before it is reported
 SETTLED = 8.0  # steps, in these weights, before a lasting trouble is reported
 
 
@@ -154,10 +155,22 @@ class Monitor:
         drift: so is a drift beyond this. It is about normal: a right model hardly ever exceeds 5,
             but 4 once in some ten thousand steps, too often for a stream without end.
         ess: fewer particles that count than this, over about twenty steps, are too few.
+        draws: a mean that is worth fewer independent draws than this, for five steps, is poor: by
+            10 draws it may be off by a third of its standard deviation.
+        state_names: what warnings call the states; their numbers if left out.
     """
 
-    def __init__(self, p_value: float = 1e-6, drift: float = 5.0, ess: float = 30.0):
-        self.p_value, self.drift, self.ess = p_value, drift, ess
+    def __init__(
+        self,
+        p_value: float = 1e-6,
+        drift: float = 5.0,
+        ess: float = 30.0,
+        draws: float = 10.0,
+        state_names: Sequence[str] = (),
+    ):
+        self.p_value, self.drift, self.ess, self.draws = p_value, drift, ess, draws
+        self.state_names = tuple(state_names)
+        self._coarse: np.ndarray | None = None  # for how many steps each mean has been poor
         self._ess = self._weight = 0.0
         self._lasting: set[str] = set()
 
@@ -193,6 +206,7 @@ class Monitor:
                     "learned or linearised proposal, or more particles. Whether the model explains "
                     "the data cannot be said before"
                 )
+        yield from self._poorly_known(info, where)
         if "poor" in self._lasting:
             return  # With too few particles the prediction itself is not to be trusted.
         drift = float(info.drift)
@@ -205,6 +219,24 @@ class Monitor:
             yield (
                 f"{where}: observations are closer to the predictions than the model says (drift "
                 f"{drift:.1f}); its noise is probably too large"
+            )
+
+    def _poorly_known(self, info: Any, where: str) -> Iterator[str]:
+        """The states whose means have been poor for some time."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # Means can be exact.
+            draws = np.diagonal(np.asarray(info.cov)) / np.square(np.asarray(info.error))
+        if self._coarse is None:
+            self._coarse = np.zeros(draws.shape, int)
+        self._coarse = np.where(draws < self.draws, self._coarse + 1, 0)
+        poor = np.flatnonzero(self._coarse >= PATIENCE)
+        if self._begins("coarse", bool(poor.size), not np.any(draws < 2 * self.draws)):
+            names = [self.state_names[i] if self.state_names else f"state {i}" for i in poor]
+            few = max(1.0, float(draws[poor].min()))
+            verb = "are" if len(names) > 1 else "is"
+            yield (
+                f"{where}: {', '.join(names)} {verb} known no better than by {few:.0f} independent "
+                f"draws of the posterior: a mean may be off by {1 / np.sqrt(few):.1g} of its "
+                "standard deviation; use more particles, or nopf.marginalise if it is linear"
             )
 
     def _begins(self, kind: str, present: bool, over: bool | None = None) -> bool:

@@ -123,14 +123,19 @@ def compiled_update(flt: Any, last: Any, y: Array, step: Step) -> Any:
     return on_all(flt, update, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
-def _first(flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool) -> Any:
+def first_of_series(
+    flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool
+) -> Any:
     def first(last: Any, y: Array, step: Step) -> Any:
         return take_in_first(flt, last, y, step, before, keep)
 
     return on_all(flt, first, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, y, step)
 
 
-compiled_first: Any = eqx.filter_jit(_first, compiler_options=LITTLE)  # type: ignore[call-overload]
+compiled_first: Any = eqx.filter_jit(
+    first_of_series,
+    compiler_options=LITTLE,  # type: ignore[call-overload]
+)
 
 
 @eqx.filter_jit

@@ -216,7 +216,7 @@ class Posterior(eqx.Module):
     def warnings(self) -> list[str]:
         """When and why these estimates should not be trusted, in plain words (see `Monitor`)."""
         check_one_series(self, "warnings")
-        info, monitor = jax.device_get(self.info), Monitor()
+        info, monitor = jax.device_get(self.info), Monitor(state_names=self.state_names)
         found: list[str] = []
         for t, (index, time) in enumerate(zip(self.steps.index, self.times, strict=True)):
             one = jax.tree.map(lambda leaf, t=t: leaf[t], info)

@@ -34,7 +34,7 @@ def filter_live(
     flt: Filter, rows: Iterator[Row], seed: int, warn: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
     """Estimates, one for each row as it comes. Memory does not grow."""
-    monitor, state = Monitor(), None
+    monitor, state = Monitor(state_names=flt.model.state_names), None
     for row in rows:
         if state is None:
             begin = start_time(flt.model, row.time)

@@ -17,7 +17,8 @@ def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[
     """The columns of estimates."""
     parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
     states = [f"{name}_{part}" for name in state_names for part in parts]
-    return ["time", *states, "ess", "log_evidence", "p_value", "drift"]
+    errors = [f"{name}_error" for name in state_names]
+    return ["time", *states, *errors, "ess", "log_evidence", "p_value", "drift"]
 
 
 def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
@@ -32,7 +33,8 @@ def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
     nothing = np.full(len(times), np.nan)
     ess = nothing if found.ess is None else found.ess
     signs = [ess, found.log_evidence_increment, found.p_value, found.drift]
-    columns = [times, *np.swapaxes(states, 1, 2).reshape(len(times), -1).T, *signs]
+    by_state = np.swapaxes(states, 1, 2).reshape(len(times), -1)
+    columns = [times, *by_state.T, *np.asarray(found.error).T, *signs]
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 

@@ -46,7 +46,9 @@ def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
         summary += "" if particles is None else f" of {particles} particles"
     angles = " Angles go on beyond ±π." if posterior.space.angles else ""
     body = f"""<h1>Estimates</h1>
-<p>{summary}. The ESS is how many particles count. The p-value says how surprising an
+<p>{summary}. Draws tell how many independent draws of the posterior would give as good a mean of
+the least known state: by n draws it may be off by 1/√n of its standard deviation. The ESS is how
+many particles count at that step alone. The p-value says how surprising an
 observation was, the drift whether the last twenty or so were too surprising: beyond the dotted
 lines the model is wrong. Lines are means, bands hold
 {100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
@@ -60,7 +62,13 @@ def _plot(posterior: Posterior) -> str:
     names = posterior.state_names
     time = np.asarray(posterior.times, np.float64)
     mean, low, high = bands(posterior)
-    signs = {"ESS": posterior.ess, "p-value": posterior.p_value, "drift": posterior.drift}
+    worth = np.min(np.asarray(posterior.draws), axis=1)
+    signs = {
+        "draws": worth if np.isfinite(worth).any() else None,
+        "ESS": posterior.ess,
+        "p-value": posterior.p_value,
+        "drift": posterior.drift,
+    }
     signs = {name: values for name, values in signs.items() if values is not None}
     titles = [*names, *signs]
     figure = make_subplots(
