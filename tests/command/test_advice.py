@@ -93,9 +93,9 @@ def test_check_prints_what_it_found(no_trials, tmp_path):
     ("name", "right"),
     [
         ("sensor-bias", ["kf"]),
-        ("range-bearing", ["lpf", "nopf"]),
-        ("range-only", ["lpf", "nopf"]),
-        ("unordered-range", ["nopf"]),
+        ("range-bearing", ["mlpf"]),
+        ("range-only", ["mlpf"]),
+        ("unordered-range", ["mlpf"]),
     ],
 )
 def test_advice_is_right_on_the_benchmarks(name, right):

@@ -1,5 +1,6 @@
 """The first step: a wide prior is met, weights stay exact, and every way to run agrees."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,8 @@ import scipy.special
 
 import nopf
 from nopf.filters.first import _fits
+from nopf.filters.moving import Ancestors
+from nopf.filters.particle import ParticleEngine
 from tests import models
 from tests.filters.test_evidence import ratios, standard_errors_from_one
 
@@ -195,3 +198,68 @@ def test_who_has_a_first_step_of_its_own():
     assert not nopf.AuxiliaryFilter(model).first_step
     assert nopf.ParticleFilter(model, nopf.LinearisedProposal()).first_step
     assert nopf.AuxiliaryFilter(model, nopf.LinearisedProposal()).first_step
+
+
+def test_a_state_that_was_stepped_under_jit_does_not_begin_again():
+    model = models.linear(prior=PRIORS["gaussian"])
+    ys = np.array(nopf.simulate(model, 3, jax.random.key(1)).observations)
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 200)
+    step = jax.jit(lambda state, y: flt.step(state, y))
+    state, first = step(flt.init(jax.random.key(0)), ys[0])
+    state, second = flt.step(state, np.full(2, np.nan))
+    # What the first observation said is still known: without one, little is forgotten.
+    assert np.all(second.std < 3 * first.std)
+    assert np.all(flt.resume(state, np.full((1, 2), np.nan)).std[0] < 4 * first.std)
+    assert state.index == 2
+
+
+def test_likelihoods_whose_digits_end_above_the_decimal_point():
+    huge = 3e7
+    model = models.linear(
+        prior=PRIORS["gaussian"],
+        observation=None,
+        observation_noise=None,
+        observation_log_prob=lambda y, x, step: huge - 0.5 * jnp.sum((y - x) ** 2),
+        observation_sample=lambda key, x, step: x,
+    )
+    plain = models.linear(
+        prior=PRIORS["gaussian"],
+        observation=None,
+        observation_noise=None,
+        observation_log_prob=lambda y, x, step: -0.5 * jnp.sum((y - x) ** 2),
+        observation_sample=lambda key, x, step: x,
+    )
+    ys = np.array([[3.0, -2.0]])
+    one, other = (
+        nopf.ParticleFilter(m, None, 400, first_step=True).run(ys, key=jax.random.key(0))
+        for m in (model, plain)
+    )
+    np.testing.assert_allclose(one.log_evidence, huge, rtol=1e-6)
+    # Where digits end, weights are in steps of two; the number of draws is hardly another.
+    assert 0.3 < one.ess[0] / other.ess[0] < 3
+
+
+class OwnChoice(ParticleEngine):
+    """As the documentation has it: says `choose`, and no more."""
+
+    model: nopf.StateSpaceModel
+    proposal: nopf.Proposal
+    particles: int = eqx.field(static=True)
+    resampling: object = eqx.field(static=True)
+    quantiles: tuple = eqx.field(static=True)
+    health: bool = eqx.field(static=True)
+    mesh: object = eqx.field(static=True)
+
+    def choose(self, key, belief, y, step):
+        chosen, log_weights = self.resample(key, belief.log_weights)
+        return Ancestors(belief.states[chosen], log_weights, belief.memory)
+
+
+def test_a_filter_that_says_only_how_it_chooses():
+    model = models.linear()
+    ys = nopf.simulate(model, 4, jax.random.key(1)).observations
+    flt = OwnChoice(model, nopf.LinearisedProposal(), 300, nopf.systematic, (), False, None)
+    found = flt.run(ys, key=jax.random.key(0))
+    exact = nopf.KalmanFilter(model).run(ys)
+    assert np.max(np.abs(found.mean - exact.mean) / exact.std) < 0.5
+    assert np.all(np.isnan(found.error))

@@ -247,3 +247,26 @@ def test_a_linear_model_is_the_kalman_filter():
         np.testing.assert_allclose(found.ess, 500, rtol=1e-5)
         wide = np.asarray(exact.std)[:, None]
         assert np.max(np.abs(found.quantiles - exact.quantiles) / wide) < 0.03
+
+
+@pytest.mark.parametrize("tails", [nopf.StudentT(3.0), nopf.Outliers(0.1, 8.0)])
+def test_heavy_tails_of_measurements_without_a_linear_state(tails):
+    """Such a measurement has the density that it had before anything was solved."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([1.0, 0.2], [0.5, 0.3]),
+        transition=lambda x, step: jnp.stack([x[0] + 0.3 * x[1], x[1]]),
+        process_noise=[0.2, 0.1],
+        observation=lambda x, step: jnp.stack([x[0] ** 2, jnp.sin(x[0])]),
+        observation_noise=[0.2, 0.1],
+        robust=tails,
+    )
+    solved = nopf.marginalise(model)
+    assert solved.linear_states == ("x1",)
+    particle = solved.sample_prior(jax.random.key(0))
+    x, step = solved.expectation(particle), model.nominal_step()
+    for y in ([1.1, 0.8], [9.0, 0.8], [np.nan, 5.0], [np.nan, np.nan]):
+        found = solved.log_likelihood(jnp.asarray(y), particle, step)
+        np.testing.assert_allclose(found, model.log_likelihood(jnp.asarray(y), x, step), rtol=1e-5)
+        after = solved.assimilate(particle, jnp.asarray(y), step, jnp.zeros(1))
+        np.testing.assert_allclose(after.mean, particle.mean, rtol=1e-5)
+        np.testing.assert_allclose(after.cov, particle.cov, rtol=1e-5)

@@ -263,8 +263,9 @@ def _print_summary(
     else:
         count = "" if ess is None else f", mean ESS {ess:.0f} of {request.particles}"
         print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}")
-        worst = min(draws, key=lambda name: draws[name])
-        if np.isfinite(draws[worst]):
+        known = {name: value for name, value in draws.items() if np.isfinite(value)}
+        if known:
+            worst = min(known, key=lambda name: known[name])
             print(
                 f"The least known mean, that of {worst}, is worth {draws[worst]:.0f} independent "
                 f"draws: off by {1 / np.sqrt(draws[worst]):.1g} of its standard deviation or so."

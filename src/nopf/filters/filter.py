@@ -166,7 +166,10 @@ class Filter(eqx.Module, Generic[Belief]):
         else:
             step, now = self._next_step(state, time, control)
         last, before = (state.belief, state.surprise), state.before
-        if before is None or is_traced((state, observation)):
+        traced = is_traced((state, observation, step))
+        if not traced:
+            before = _steps_before(state)
+        if before is None or traced:
             last, info = compiled_update(self, last, observation, step)
         else:
             series = (observation[None], jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], step))
@@ -225,7 +228,7 @@ class Filter(eqx.Module, Generic[Belief]):
         series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = self._steps(series, times, controls, start, keep, first)
-        last, before = (state.belief, state.surprise), state.before
+        last, before = (state.belief, state.surprise), _steps_before(state)
         if before is None:
             outcome = compiled_continuation(self, last, series, steps, keep == "particles")
         else:
@@ -266,13 +269,17 @@ class Filter(eqx.Module, Generic[Belief]):
         keys = jax.random.split(check_key(key), series.shape[0])
         blind = np.asarray([_blind(ys) for ys in series])
         order, outcomes = [], []
+        devices = 1 if self.over is None else self.over[0].size
         for count in np.unique(blind):
             own = np.flatnonzero(blind == count)
-            order.append(own)
+            filled = np.resize(own, -(-len(own) // devices) * devices)  # some twice
+            order.append(np.where(np.arange(len(filled)) < len(own), filled, len(blind)))
             outcomes.append(
-                compiled_batch(self, keys[own], series[own], steps, keep == "particles", int(count))
+                compiled_batch(
+                    self, keys[filled], series[filled], steps, keep == "particles", int(count)
+                )
             )
-        back = np.argsort(np.concatenate(order))
+        back = np.argsort(np.concatenate(order), stable=True)[: len(blind)]
         outcome = jax.tree.map(lambda leaf: leaf[back], joined(outcomes))
         return self._posterior(outcome, series, steps)
 
@@ -341,9 +348,11 @@ class Filter(eqx.Module, Generic[Belief]):
             return (last, joined(said)), before
         stacked = None
         if before:
+            if len({one.control is None for one in before}) > 1:
+                raise ValueError("control: expected one at every step, or at none")
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
         # What is compiled with a function of the user's is compiled as that is.
-        take = first_of_series if is_traced((self, last, ys)) else compiled_first
+        take = first_of_series if is_traced((self, last, ys, steps)) else compiled_first
         y, step = jax.tree.map(jnp.asarray, (ys[blind], part(steps, blind)))
         last, outcome = take(self, last, y, step, stacked, keep)
         said.append(outcome)
@@ -436,6 +445,15 @@ def _blind(ys: Any) -> int:
         return 0  # Nobody knows.
     seen = np.any(~np.isnan(np.asarray(ys)), axis=1)
     return int(np.argmax(seen)) if seen.any() else len(seen)
+
+
+def _steps_before(state: FilterState) -> tuple[Step, ...] | None:
+    """Those without an observation since the prior; None if something has been observed.
+
+    A step under a user's own `jax.jit` leaves them as they are, whatever it has observed.
+    """
+    before = state.before
+    return before if before is not None and len(before) == int(state.index) else None
 
 
 def _check_state(state: Any) -> None:

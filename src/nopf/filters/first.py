@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from nopf.crowd import log_total
+from nopf.crowd import largest, log_total
 from nopf.filters.moving import white_numbers
 from nopf.layout import by_column
 from nopf.linear import linearise
@@ -45,12 +45,14 @@ class Opening(NamedTuple):
 
     Attributes:
         states: N particles, not yet assimilated.
-        log_weights: `(N,)`; their sum is an estimate of p(y).
+        log_weights: `(N,)`; their sum is an estimate of p(y), but for `level`.
+        level: the log of the factor that is missing.
         ess: the effective sample size of all draws, N at most.
     """
 
     states: Any
     log_weights: Float[Array, " n"]
+    level: Float[Array, ""]
     ess: Float[Array, ""]
 
 
@@ -94,9 +96,13 @@ def meet(
     most = count * (1 if axis is None else jax.lax.axis_size(axis))
 
     def take(last: Any) -> Any:
-        number, blocks, states, log_weights, log_sum, log_squares = last
+        number, blocks, level, states, log_weights, log_sum, log_squares = last
         draw_key, resample_key, place_key = jax.random.split(jax.random.fold_in(key, number), 3)
         drawn, drawn_weights = block(draw_key)
+        # Log-likelihoods can be so large that their digits end above the decimal point.
+        highest = largest(jnp.max(drawn_weights), axis)
+        level = jnp.where((number < 0) & jnp.isfinite(highest), highest, level)
+        drawn_weights = drawn_weights - level
         own_sum, own_squares = log_total(drawn_weights, axis), log_total(2 * drawn_weights, axis)
         # Those before the first block say how many it takes, and are not used otherwise.
         pilot = number < 0
@@ -123,16 +129,18 @@ def meet(
         log_weights = jnp.where(own, each, log_weights)
         log_sum = jnp.where(pilot, log_sum, jnp.logaddexp(log_sum, own_sum))
         log_squares = jnp.where(pilot, log_squares, jnp.logaddexp(log_squares, own_squares))
-        return number + 1, blocks, states, log_weights, log_sum, log_squares
+        return number + 1, blocks, level, states, log_weights, log_sum, log_squares
 
     drawn, drawn_weights = jax.eval_shape(block, key)
     states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), drawn)
     nothing = jnp.full(count, -jnp.inf, drawn_weights.dtype)
-    begin = (-1, jnp.ones((), nothing.dtype), states, nothing, nothing[0], nothing[0])
-    *_, states, log_weights, log_sum, log_squares = jax.lax.while_loop(
+    one, zero = jnp.ones((), nothing.dtype), jnp.zeros((), nothing.dtype)
+    begin = (-1, one, zero, states, nothing, nothing[0], nothing[0])
+    _, _, level, states, log_weights, log_sum, log_squares = jax.lax.while_loop(
         lambda last: last[0] < last[1], take, begin
     )
-    return Opening(states, log_weights, jnp.minimum(_ess(log_sum, log_squares), most))
+    ess = jnp.minimum(_ess(log_sum, log_squares), most)
+    return Opening(states, log_weights, level, ess)
 
 
 def _ess(log_sum: Float[Array, ""], log_squares: Float[Array, ""]) -> Float[Array, ""]:
@@ -273,13 +281,15 @@ def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Ste
     some = jnp.isfinite(promise[0])
     log_share = jnp.where(some, jax.nn.log_softmax(jnp.where(some, promise, 0)), -jnp.inf)
     # Each mode twice: the wider law is there for what bends.
+    wide = jax.vmap(_wider)(roots[chosen])
+    well = jnp.all(jnp.isfinite(wide), axis=(1, 2))
     kinds = [
         Fits(origin[chosen], means[chosen], roots[chosen], log_share + np.log(CLOSE)),
         Fits(
             origin[chosen],
             means[chosen],
-            jax.vmap(_wider)(roots[chosen]),
-            log_share + np.log(WIDE),
+            jnp.where(well[:, None, None], wide, roots[chosen]),
+            jnp.where(well, log_share + np.log(WIDE), -jnp.inf),
         ),
         plain._replace(log_share=log_chances + np.log(1 - CLOSE - WIDE)),
     ]
@@ -339,7 +349,7 @@ def _fit(
         v, _, _ = last
         root, target = tangent(v)
         # A full step may go too far where the prior is wide.
-        tried = jnp.stack([v + share * (target - v) for share in (1.0, 0.5, 0.2, 0.0)])
+        tried = jnp.stack([*(v + share * (target - v) for share in (1.0, 0.5, 0.2)), v])
         misfits = jax.vmap(misfit)(tried)
         best = jnp.argmin(misfits)
         return tried[best], root, misfits[best]

@@ -225,6 +225,7 @@ class Monitor:
         """The states whose means have been poor for some time."""
         with np.errstate(divide="ignore", invalid="ignore"):  # Means can be exact.
             draws = np.diagonal(np.asarray(info.cov)) / np.square(np.asarray(info.error))
+        draws = np.where(np.isnan(draws), np.inf, draws)
         if self._coarse is None:
             self._coarse = np.zeros(draws.shape, int)
         self._coarse = np.where(draws < self.draws, self._coarse + 1, 0)

@@ -103,7 +103,8 @@ def _judge(
     ends = jnp.stack(families)
     begin, end = ends[:, :-1, None], ends[:, 1:, None]
     shared = jnp.minimum(end, starts + width) - jnp.maximum(begin, starts)
-    sums = (jnp.clip(shared, 0) / width).astype(blocks.dtype) @ blocks.T
+    sizes = np.minimum(width, count - starts)
+    sums = (jnp.clip(jnp.minimum(shared, sizes), 0) / sizes).astype(blocks.dtype) @ blocks.T
     totals = jnp.sum(sums**2, axis=1)
     left = 1 / totals[:, 0]
     # As a sample variance is divided by one less: the mean is that of the same particles. And by

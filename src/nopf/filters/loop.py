@@ -62,11 +62,17 @@ def whole(flt: Any, key: Any, ys: Array, steps: Step, keep: bool, blind: int | N
     last = flt.begin(key), Surprise.none()
     if blind is None or blind == ys.shape[0]:
         return scan(flt, last, ys, steps, keep)
-    passed, step, coming = part(steps, slice(blind)), part(steps, blind), slice(blind + 1, None)
-    last, ahead = scan(flt, last, ys[:blind], passed, keep)
-    last, first = take_in_first(flt, last, ys[blind], step, passed if blind else None, keep)
-    last, rest = scan(flt, last, ys[coming], part(steps, coming), keep)
-    return last, joined([ahead, first, rest])
+    said, passed, coming = [], None, slice(blind + 1, None)
+    if blind:
+        passed = part(steps, slice(blind))
+        last, outcome = scan(flt, last, ys[:blind], passed, keep)
+        said.append(outcome)
+    last, outcome = take_in_first(flt, last, ys[blind], part(steps, blind), passed, keep)
+    said.append(outcome)
+    if ys[coming].shape[0]:
+        last, outcome = scan(flt, last, ys[coming], part(steps, coming), keep)
+        said.append(outcome)
+    return last, joined(said)
 
 
 def part(series: Any, which: slice | int) -> Any:

@@ -81,7 +81,6 @@ class ParticleEngine(Filter[Particles]):
     quantiles: eqx.AbstractVar[tuple[float, ...]]
     health: eqx.AbstractVar[bool]
     mesh: eqx.AbstractVar[Mesh | None]
-    first_step: eqx.AbstractVar[bool]
 
     @abc.abstractmethod
     def choose(
@@ -121,9 +120,9 @@ class ParticleEngine(Filter[Particles]):
         families = new_families(self.here) if self.axis is None else None
         ancestors = self.ancestors(belief)._replace(families=families)
         moved = Move(met.states, met.log_weights, belief.memory)
-        some = self._before(health_key, belief, ancestors)
+        some = ParticleEngine._before(self, health_key, belief, ancestors)
         keys = key, draw_key, health_key
-        return self._conclude(keys, ancestors, moved, some, y, step, met.ess)
+        return self._conclude(keys, ancestors, moved, some, y, step, met.ess, met.level)
 
     def _conclude(
         self,
@@ -134,6 +133,7 @@ class ParticleEngine(Filter[Particles]):
         y: Float[Array, " m"],
         step: Step,
         ess: Float[Array, ""] | None = None,
+        level: Float[Array, ""] | float = 0.0,
     ) -> Update[Particles]:
         """Takes the observation in, and sums up.
 
@@ -144,6 +144,7 @@ class ParticleEngine(Filter[Particles]):
             before: some draws of the posterior before this step.
             y, step: the observation.
             ess: the effective sample size, if it is not that of the weights.
+            level: the log of a factor that all weights are without.
         """
         axis, (key, draw_key, health_key) = self.axis, keys
         # The largest is taken off first: log-likelihoods can be so large that their digits end
@@ -171,13 +172,15 @@ class ParticleEngine(Filter[Particles]):
             states,
             log_weights,
             self.quantiles,
-            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all),
+            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all + level),
             ess=jnp.where(collapsed, 0, ess),
             collapsed=collapsed,
             axis=axis,
         )
         families = ancestors.families
-        if families is not None:
+        if families is None and axis is None:  # of a filter whose choice does not say
+            families = new_families(self.here)
+        elif families is not None:
             points = jax.vmap(self.model.expectation)(states)
             apart = self.model.space.difference(points, info.mean[None])
             weights, variance = jnp.exp(log_weights), jnp.diagonal(info.cov)
@@ -283,10 +286,10 @@ class ParticleFilter(ParticleEngine):
         first_step: whether the first observation is met by a step of its own, with a law for the
             prior too and as many draws as it takes, instead of by N draws of the prior. If left
             out, that is done with linearised and learned proposals. Under your own `jax.jit`, only
-            `run` does it.
+            `run` does it. What a proposal carries with each particle does not know of it.
 
-    Gradients through `run` leave out how resampling depends on parameters; those of the evidence
-    are therefore biased.
+    Gradients through `run` need `first_step=False`. They leave out how resampling depends on
+    parameters; those of the evidence are therefore biased.
     """
 
     model: StateSpaceModel

@@ -62,7 +62,10 @@ class Info(NamedTuple):
     def draws(self) -> Float[Array, "*t d"]:
         """How many independent draws of the posterior would give as good a mean of each state: its
         variance over the squared error. Infinite where the mean is exact."""
-        return jnp.diagonal(self.cov, axis1=-2, axis2=-1) / jnp.square(self.error)
+        variance = jnp.diagonal(self.cov, axis1=-2, axis2=-1)
+        # All particles at one point: that may be right, or all that is left.
+        certain = (variance == 0) & (jnp.asarray(self.error) == 0)
+        return jnp.where(certain, jnp.inf, variance / jnp.square(self.error))
 
     @property
     def std(self) -> Float[Array, "*t d"]:

@@ -42,7 +42,7 @@ from nopf.marginal.pieces import (
 )
 from nopf.marginal.structure import Structure
 from nopf.model import StateSpaceModel
-from nopf.robust import Outliers
+from nopf.robust import Outliers, Tails
 from nopf.space import Space
 from nopf.steps import Step
 
@@ -301,6 +301,11 @@ class MarginalisedModel(StateSpaceModel):
     def _orders(self) -> np.ndarray | None:
         return self.whole.likelihood.arrangements
 
+    @property
+    def _heavy(self) -> Tails | None:
+        """The tails of the measurements, if they are heavier than the normal's."""
+        return getattr(self.whole.likelihood, "tails", None)
+
     def _sight(self, x: Marginal, step: Step) -> Sight:
         sensors = self.whole.likelihood.sensors
         assert sensors is not None
@@ -342,7 +347,7 @@ class MarginalisedModel(StateSpaceModel):
         """log-density of what no linear state shows in, where that is apart; and for each way in
         which noise may be larger than usual the densities of the rest, in every order."""
         sure = self._without_doubt(y, sight)
-        if self.structure.doubtful:  # The others are weighed already.
+        if self._heavy is not None:  # The others are weighed already.
             y = jnp.where(np.isin(np.arange(y.size), self.structure.doubtful), y, jnp.nan)
         observed, parts = self._observed(y), []
         for scale, log_chance in self._tails():
@@ -374,21 +379,20 @@ class MarginalisedModel(StateSpaceModel):
 
     def _without_doubt(self, y: Float[Array, " m"], sight: Sight) -> Float[Array, ""]:
         """log-density of the measurements with heavy tails that no linear state shows in."""
-        if not self.structure.doubtful:
+        if self._heavy is None:
             return jnp.zeros(())
         certain = ~np.isin(np.arange(y.size), self.structure.doubtful) & ~jnp.isnan(y)
         white = sight.noise.whiten(
             sight.sensors.space.difference(jnp.where(certain, y, 0), sight.value)
         )
-        tails: Any = self.whole.likelihood.tails  # type: ignore[attr-defined]
-        each = tails.log_prob(white) - jnp.log(sight.noise.diagonal)
+        each = self._heavy.log_prob(white) - jnp.log(sight.noise.diagonal)
         return jnp.sum(jnp.where(certain, each, 0))
 
     def _tails(self) -> list[tuple[list[float] | None, float]]:
         """How much larger than usual each measurement's noise may be, and the log of the chance."""
         if not self.structure.doubtful:
             return [(None, 0.0)]
-        tails = self.whole.likelihood.tails  # type: ignore[attr-defined]
+        tails = self._heavy
         assert isinstance(tails, Outliers)
         width = self.observation_space.size
         found: list[tuple[list[float] | None, float]] = []

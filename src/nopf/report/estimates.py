@@ -62,9 +62,10 @@ def _plot(posterior: Posterior) -> str:
     names = posterior.state_names
     time = np.asarray(posterior.times, np.float64)
     mean, low, high = bands(posterior)
-    worth = np.min(np.asarray(posterior.draws), axis=1)
+    draws = np.asarray(posterior.draws, np.float64)
+    worth = np.min(np.where(np.isfinite(draws), draws, np.inf), axis=1)
     signs = {
-        "draws": worth if np.isfinite(worth).any() else None,
+        "draws": np.where(np.isinf(worth), np.nan, worth) if np.isfinite(worth).any() else None,
         "ESS": posterior.ess,
         "p-value": posterior.p_value,
         "drift": posterior.drift,
