@@ -56,8 +56,11 @@ def test_effective_sample_size_and_made_are_the_published_ones(ten_seeds):
 
 def test_agrees_with_kalman(ten_seeds):
     """Position is well observed; velocity and bias only through their sum."""
+    squares = []
     for _, found, exact in ten_seeds:
         apart = np.asarray(found.mean - exact.mean) / np.asarray(exact.std)
-        # By the filter's own account 0.1 or so: the mean is worth about a hundred draws.
-        assert np.sqrt(np.mean(apart[:, 0] ** 2)) < 0.25
+        squares.append(np.mean(apart[:, 0] ** 2))
         assert abs(found.log_evidence - exact.log_evidence) < 5
+    # Over 30 keys 0.089 ± 0.0064: a right filter fails once in a million keys. One seed alone is
+    # beyond 0.15 for a quarter of the keys.
+    assert np.sqrt(np.mean(squares)) < 0.12
