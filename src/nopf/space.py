@@ -4,23 +4,21 @@ import operator
 from collections.abc import Sequence
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.crowd import total
 from nopf.layout import MANY, one_by_one, weighted_sums
-from nopf.trigonometry import arctan2, cos, sin
+from nopf.trigonometry import arctan2, cos, elementwise, sin
 
 QUANTILE_ERROR = 0.0086  # of a standard deviation: the width of a bin
 EXTREME_LEVEL = 1e-4
 FEW = 12  # coordinates; up to so many covariances are written out one by one
 
 
-@jax.custom_jvp
-def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Wraps to (−π, π]. Values already inside come back unchanged, bit for bit."""
+@elementwise(jnp.ones_like)
+def _wrapped(angle: Array) -> Array:
     pi = jnp.asarray(np.pi, angle.dtype)
     wrapped = angle - 2 * pi * jnp.ceil((angle - pi) / (2 * pi))
     # Far from zero the subtraction rounds, and may land a rounding error outside the interval.
@@ -28,9 +26,9 @@ def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.where(wrapped <= -pi, pi, wrapped)
 
 
-@wrap_angle.defjvp
-def _turns_with_it(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return wrap_angle(primals[0]), tangents[0]
+def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Wraps to (−π, π]. Values already inside come back unchanged, bit for bit."""
+    return _wrapped(angle)
 
 
 class Space(eqx.Module):
@@ -76,6 +74,13 @@ class Space(eqx.Module):
     def difference(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
         """a − b, the short way round for angles."""
         return self.wrap(one_by_one(operator.sub, a, b))
+
+    def columns_apart(
+        self, columns: Float[Array, "d n"], point: Float[Array, " d"]
+    ) -> Float[Array, "d n"]:
+        """The difference of many points, by column, from one: not written out, for compilers."""
+        apart = columns - point[:, None]
+        return jnp.where(self._angular(1)[:, None], wrap_angle(apart), apart)
 
     def distance(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
         """Euclidean length of the difference, shape `(*shape,)`."""

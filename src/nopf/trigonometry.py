@@ -14,6 +14,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from nopf.steps import Step
@@ -21,6 +22,41 @@ from nopf.steps import Step
 # π/2 in three parts, of which the first two have few enough digits for exact products.
 QUARTER = (1.5703125, 0.000484466552734375, -6.39757837817001e-07)
 LARGEST = 0.8  # a little more than π/4
+
+
+def elementwise(
+    *partials: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function of one number, or of some, an operation that JAX knows as a whole.
+
+    Written out at every use, and once more for every transformation of it, such a function takes
+    most of the time of tracing a model. As an operation it is written out once, when it is
+    compiled.
+
+    Args:
+        partials: its derivative with respect to each argument, functions of the same arguments.
+    """
+
+    def operation(function: Callable[..., Any]) -> Callable[..., Any]:
+        primitive = jex.Primitive("nopf_" + function.__name__.strip("_"))
+        compiled = jax.jit(function)
+        primitive.def_impl(compiled)
+        primitive.def_abstract_eval(lambda *inputs: inputs[0].update(weak_type=False))
+        mlir.register_lowering(primitive, mlir.lower_fun(compiled, multiple_results=False))
+        (batching.defvectorized if len(partials) == 1 else batching.defbroadcasting)(primitive)
+        ad.defjvp(
+            primitive,
+            *(lambda tangent, *inputs, slope=slope: tangent * slope(*inputs) for slope in partials),
+        )
+
+        def bind(*inputs: Array) -> Array:
+            common = jnp.result_type(*inputs)
+            arrays = jnp.broadcast_arrays(*(jnp.asarray(value, common) for value in inputs))
+            return primitive.bind(*arrays)
+
+        return bind
+
+    return operation
 
 
 def _reduced(x: Array) -> tuple[Array, Array, Array]:
@@ -56,21 +92,21 @@ def arctan2(y: Array, x: Array) -> Array:
     return _arctan2(y, x) if _is_ours(y) else jnp.arctan2(y, x)
 
 
-@jax.custom_jvp
+@elementwise(lambda x: cos(x))
 def _sin(x: Array) -> Array:
     turn, sine, cosine = _reduced(x)
     value = jnp.where(turn & 1 == 1, cosine, sine)
     return jnp.where(turn & 2 == 2, -value, value)
 
 
-@jax.custom_jvp
+@elementwise(lambda x: -sin(x))
 def _cos(x: Array) -> Array:
     turn, sine, cosine = _reduced(x)
     value = jnp.where(turn & 1 == 1, sine, cosine)
     return jnp.where((turn + 1) & 2 == 2, -value, value)
 
 
-@jax.custom_jvp
+@elementwise(lambda y, x: x / (x * x + y * y), lambda y, x: -y / (x * x + y * y))
 def _arctan2(y: Array, x: Array) -> Array:
     across, along = jnp.abs(y), jnp.abs(x)
     ratio = jnp.minimum(across, along) / jnp.maximum(across, along)
@@ -85,17 +121,6 @@ def _arctan2(y: Array, x: Array) -> Array:
     angle = jnp.where(jnp.signbit(x), np.pi - angle, angle)
     angle = jnp.where(jnp.isnan(x) | jnp.isnan(y), jnp.nan, angle)
     return jnp.copysign(angle, y)
-
-
-_sin.defjvp(lambda primals, tangents: (_sin(*primals), _cos(*primals) * tangents[0]))
-_cos.defjvp(lambda primals, tangents: (_cos(*primals), -_sin(*primals) * tangents[0]))
-
-
-@_arctan2.defjvp
-def _arctan2_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
-    (y, x), (dy, dx) = primals, tangents
-    square = x * x + y * y
-    return _arctan2(y, x), dy * (x / square) - dx * (y / square)
 
 
 VECTORISED = {lax.sin_p: _sin, lax.cos_p: _cos, lax.atan2_p: _arctan2}

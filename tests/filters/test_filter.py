@@ -114,7 +114,10 @@ def test_goes_on_after_a_run(make):
     state = part.state
     for y in ys[4:]:
         state, info = flt.step(state, y)
-    np.testing.assert_array_equal(info.mean, whole.mean[-1])
+    # Particles are the same bit by bit; two compiled functions may round their weights differently.
+    if hasattr(state.belief, "states"):
+        np.testing.assert_array_equal(state.belief.states, whole.state.belief.states)
+    np.testing.assert_allclose(info.mean, whole.mean[-1], rtol=1e-6)
     assert (state.index, state.time) == (7, 7.0)
 
 

@@ -203,7 +203,8 @@ def test_who_has_a_first_step_of_its_own():
 def test_a_state_that_was_stepped_under_jit_does_not_begin_again():
     model = models.linear(prior=PRIORS["gaussian"])
     ys = np.array(nopf.simulate(model, 3, jax.random.key(1)).observations)
-    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 200)
+    # Under jit the first step is like any other, and needs many draws of a wide prior.
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 5000)
     step = jax.jit(lambda state, y: flt.step(state, y))
     state, first = step(flt.init(jax.random.key(0)), ys[0])
     state, second = flt.step(state, np.full(2, np.nan))

@@ -95,7 +95,7 @@ def test_sums_over_families():
             for a, b in zip(families.old[:-1], families.old[1:], strict=True)
         ]
     )
-    error, _ = errors(families, jnp.asarray(weights), jnp.asarray(apart), jnp.full(2, 100.0))
+    error, _ = errors(families, jnp.asarray(weights), jnp.asarray(apart.T), jnp.full(2, 100.0))
     # But for the corrections of few per cent for 64 families.
     np.testing.assert_allclose(error, np.sqrt((shares**2).sum(0)), rtol=0.03)
 
@@ -103,7 +103,7 @@ def test_sums_over_families():
 def test_the_last_of_a_kind_is_worth_one_draw():
     # All weight on neighbours of one family: nothing is left to compare.
     weights = jnp.where(jnp.arange(640) < 10, 0.1, 0.0)
-    apart = jnp.asarray(np.random.default_rng(0).normal(size=(640, 1)))
+    apart = jnp.asarray(np.random.default_rng(0).normal(size=(1, 640)))
     error, families = errors(new_families(640), weights, apart, jnp.full(1, 0.04))
     np.testing.assert_allclose(error, 0.2, rtol=1e-6)
     # The younger numbering is begun anew, the older one waits for it to grow up.

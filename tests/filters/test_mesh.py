@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(devices, *arguments):
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags += f" --xla_force_host_platform_device_count={devices}"
+    # Not all that `make test` says: with XLA's older emitters a step and a run round differently.
+    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.filters.on_mesh", *arguments],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_evidence_on_four_devices(kind):
 
 def test_what_filters_do_they_do_on_a_mesh():
     found = answer(start(4, "all"))
-    assert found["steps_and_run"] < 1e-3  # rounding may choose another of 4096 ancestors
+    assert found["steps_and_run"] < 1e-5
     assert found["own"] < 1e-4
     assert found["mean"] < 0.15  # about five standard errors
     assert found["quantiles"] < 0.3

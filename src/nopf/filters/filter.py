@@ -18,9 +18,10 @@ from nopf.filters.loop import (
     compiled_begin,
     compiled_continuation,
     compiled_first,
+    compiled_meet,
+    compiled_opened,
     compiled_run,
     compiled_update,
-    first_of_series,
     joined,
     part,
 )
@@ -171,10 +172,13 @@ class Filter(eqx.Module, Generic[Belief]):
             before = _steps_before(state)
         if before is None or traced:
             last, info = compiled_update(self, last, observation, step)
+        elif _blind(observation[None]):
+            last, info = compiled_update(self, last, observation, step)
+            before = (*before, step)
         else:
-            series = (observation[None], jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], step))
-            (last, (infos, _)), before = self._from_prior(last, before, *series, False)
-            info = jax.tree.map(lambda leaf: leaf[0], infos)
+            arrays = jax.tree.map(jnp.asarray, (observation, step))
+            last, info = compiled_first(self, last, *arrays, _stacked(before))
+            before = None
         self._raise_on_nan(info, step)
         return FilterState(last[0], state.index + 1, now, last[1], before), info
 
@@ -203,8 +207,8 @@ class Filter(eqx.Module, Generic[Belief]):
         if not self._has_first_step:
             outcome = compiled_run(self, key, series, steps, keep == "particles")
             return self._posterior(outcome, series, steps)
-        last = compiled_begin(self, key), Surprise.none()
-        outcome, before = self._from_prior(last, (), series, steps, keep == "particles")
+        last = None, Surprise.none()
+        outcome, before = self._from_prior(last, (), series, steps, keep == "particles", key)
         return self._posterior(outcome, series, steps, before)
 
     def resume(
@@ -334,34 +338,39 @@ class Filter(eqx.Module, Generic[Belief]):
         return getattr(self, "first_step", False)
 
     def _from_prior(
-        self, last: Any, before: tuple[Step, ...], ys: Any, steps: Step, keep: bool
+        self,
+        last: Any,
+        before: tuple[Step, ...],
+        ys: Any,
+        steps: Step,
+        keep: bool,
+        key: PRNGKeyArray | None = None,
     ) -> tuple[Any, tuple[Step, ...] | None]:
-        """Goes on with a series where nothing has been observed so far: the outcome, and what is
-        then known of the steps before."""
-        blind, said = _blind(ys), []
+        """Goes on with a series where nothing has been observed so far, or begins it: the outcome,
+        and what is then known of the steps before."""
+        (belief, surprise), blind, said = last, _blind(ys), []
+        # Over several devices, and with a function of the user's, all is compiled as one.
+        whole = self.over is not None or is_traced((self, last, ys, steps))
+        if belief is None and (blind or whole):
+            belief = compiled_begin(self, key)
         if blind:
             passed = part(steps, slice(blind))
-            last, outcome = compiled_continuation(self, last, ys[:blind], passed, keep)
-            said.append(outcome)
+            last, outcome = compiled_continuation(
+                self, (belief, surprise), ys[:blind], passed, keep
+            )
+            (belief, surprise), said = last, [outcome]
             before += tuple(part(passed, t) for t in range(blind))
         if blind == ys.shape[0]:
             return (last, joined(said)), before
-        stacked = None
-        if before:
-            if len({one.control is None for one in before}) > 1:
-                raise ValueError("control: expected one at every step, or at none")
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
-        # What is compiled with a function of the user's is compiled as that is.
-        take = first_of_series if is_traced((self, last, ys, steps)) else compiled_first
-        y, step = jax.tree.map(jnp.asarray, (ys[blind], part(steps, blind)))
-        last, outcome = take(self, last, y, step, stacked, keep)
-        said.append(outcome)
-        coming = slice(blind + 1, None)
-        if ys[coming].shape[0]:
-            rest = part(steps, coming)
-            last, outcome = compiled_continuation(self, last, ys[coming], rest, keep)
-            said.append(outcome)
-        return (last, joined(said)), None
+        ys, steps = ys[blind:], part(steps, slice(blind, None))
+        if whole:
+            given = (belief, surprise), ys, steps
+            last, outcome = compiled_opened(self, *given, keep, _stacked(before))
+        else:
+            first = jax.tree.map(jnp.asarray, (ys[0], part(steps, 0)))
+            belief, met = compiled_meet(self, key, belief, *first, _stacked(before))
+            last, outcome = compiled_continuation(self, (belief, surprise), ys, steps, keep, met)
+        return (last, joined([*said, outcome])), None
 
     def _next_step(self, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:
         """The step after `state`, and its time in double precision."""
@@ -445,6 +454,15 @@ def _blind(ys: Any) -> int:
         return 0  # Nobody knows.
     seen = np.any(~np.isnan(np.asarray(ys)), axis=1)
     return int(np.argmax(seen)) if seen.any() else len(seen)
+
+
+def _stacked(before: tuple[Step, ...]) -> Step | None:
+    """Steps as one, with a leading axis."""
+    if not before:
+        return None
+    if len({one.control is None for one in before}) > 1:
+        raise ValueError("control: expected one at every step, or at none")
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
 
 def _steps_before(state: FilterState) -> tuple[Step, ...] | None:

@@ -15,7 +15,6 @@ together: standard normal a priori, as in any other step. Two things help:
 Weights are exact, as always: w = p(y | x) φ(v) / q(v).
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.crowd import largest, log_total
-from nopf.filters.moving import white_numbers
+from nopf.filters.moving import draw_prior, started, white_numbers
 from nopf.layout import by_column
 from nopf.linear import linearise
 from nopf.model import StateSpaceModel
@@ -172,7 +171,7 @@ def _draws(
 
         def of_prior(key: PRNGKeyArray) -> tuple[Any, Float[Array, " n"]]:
             prior_key, path_key, key = jax.random.split(key, 3)
-            states = jax.vmap(model.sample_prior)(jax.random.split(prior_key, count))
+            states = draw_prior(model, prior_key, count)
             states = by_column(until_now(path_key, states))
             z = white_numbers(key, count, model.noise_size)
             return weighs(model, states, z, jnp.zeros(count), y, step)[:2]
@@ -183,7 +182,6 @@ def _draws(
     size = model.start_size
     width = size + model.noise_size
     fits = _fits(model, y, step, before)
-    starts = jax.vmap(model.start, in_axes=(None, 0))
     # White numbers of a law, each row of a matrix: v = mean + white C⁻¹.
     identity = jnp.eye(width, dtype=fits.root.dtype)
     inverses = jax.vmap(lambda root: jax.scipy.linalg.solve_triangular(root, identity, lower=True))(
@@ -215,19 +213,7 @@ def _draws(
 
         log_ratio = _over(weigh_one, jnp.full(count, -jnp.inf, v.dtype), fits, fits)
 
-        def start_one(states: Any, inputs: Any) -> Any:
-            number, part = inputs
-            own = origin == number
-            return jax.tree.map(
-                lambda new, old: jnp.where(own.reshape(-1, *[1] * (old.ndim - 1)), new, old),
-                starts(part, by_column(v[:, :size])),
-                states,
-            ), None
-
-        some = jax.tree.map(lambda leaf: leaf[0], parts)
-        shapes = jax.eval_shape(starts, some, v[:, :size])
-        states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        states, _ = jax.lax.scan(start_one, states, (jnp.arange(log_chances.size), parts))
+        states = started(model, parts, origin, by_column(v[:, :size]))
         states = by_column(until_now(path_key, by_column(states)))
         return weighs(model, states, by_column(v[:, size:]), log_ratio, y, step)[:2]
 
@@ -263,12 +249,11 @@ def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Ste
     # From the middle of each Gaussian, and from draws of it.
     places = np.random.default_rng(0).normal(size=(STARTS, width))
     places[0] = 0
-    fit = functools.partial(_fit, model, y, step, before)
-    over_starts = jax.vmap(fit, in_axes=(None, 0))
-    means, roots, promises = jax.vmap(over_starts, in_axes=(0, None))(parts, jnp.asarray(places))
-    promises = (promises + log_chances[:, None]).reshape(-1)
-    means, roots = means.reshape(-1, width), roots.reshape(-1, width, width)
     origin = jnp.repeat(everywhere, STARTS)
+    own = jax.tree.map(lambda leaf: leaf[origin], parts)
+    starts = jnp.tile(jnp.asarray(places), (count, 1))
+    means, roots, promises = _fit_all(model, y, step, before, own, starts)
+    promises = promises + log_chances[origin]
     modes = []
     for _ in range(MODES):
         best = jnp.argmax(promises)
@@ -308,33 +293,34 @@ def _log_det(root: Float[Array, "v v"]) -> Float[Array, ""]:
     return jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
-def _fit(
+def _fit_all(
     model: StateSpaceModel,
     y: Float[Array, " m"],
     step: Step,
     before: Step | None,
-    part: Any,
-    place: Float[Array, " v"],
-) -> tuple[Float[Array, " v"], Float[Array, "v v"], Float[Array, ""]]:
-    """The law of v given y for one of the Gaussians of the prior, as found from one place: its
-    mean, its root, and log p(y) by Laplace's formula.
+    parts: Any,
+    places: Float[Array, "j v"],
+) -> tuple[Float[Array, "j v"], Float[Array, "j v v"], Float[Array, " j"]]:
+    """Laws of v given y, each for one of the Gaussians of the prior and found from one place: their
+    means, their roots, and log p(y) by Laplace's formula.
 
-    As matrices: it is made once, and not for each particle.
+    As matrices: they are made once, and not for each particle.
     """
-    size = model.start_size
+    size, width = model.start_size, places.shape[1]
 
-    def arrive(v: Float[Array, " v"]) -> Any:
+    def arrive(part: Any, v: Float[Array, " v"]) -> Any:
         x = model.start(part, v[:size])
         if before is not None:
             x, _ = jax.lax.scan(lambda x, step: (model.skeleton(x, step), None), x, before)
         return model.motion(x, step)(v[size:])
 
-    def misfit(v: Float[Array, " v"]) -> Float[Array, ""]:
-        value = 0.5 * jnp.sum(v**2) - model.log_likelihood(y, model.wrap(arrive(v)), step)
+    def misfit(part: Any, v: Float[Array, " v"]) -> Float[Array, ""]:
+        arrived = model.wrap(arrive(part, v))
+        value = 0.5 * jnp.sum(v**2) - model.log_likelihood(y, arrived, step)
         return jnp.where(jnp.isfinite(value), value, jnp.inf)
 
-    def tangent(v: Float[Array, " v"]) -> tuple[Float[Array, "v v"], Float[Array, " v"]]:
-        value, rows = linearise(lambda v: model.residual(y, arrive(v), step), v)
+    def tangent(part: Any, v: Float[Array, " v"]) -> tuple[Float[Array, "v v"], Float[Array, " v"]]:
+        value, rows = linearise(lambda v: model.residual(y, arrive(part, v), step), v)
         rows = jnp.where(jnp.isfinite(rows), rows, 0)
         at_zero = jnp.where(jnp.isfinite(value), value, 0) - rows @ v
         share = model.likelihood.trust(at_zero / jnp.sqrt(1 + jnp.sum(rows**2, axis=1)))
@@ -345,18 +331,22 @@ def _fit(
         root = jnp.linalg.cholesky(precision)
         return root, -jax.scipy.linalg.cho_solve((root, True), rows.T @ at_zero)
 
-    def improve(_: Any, last: Any) -> Any:
-        v, _, _ = last
-        root, target = tangent(v)
+    def improve(part: Any, v: Float[Array, " v"]) -> tuple[Array, Array, Array]:
+        root, target = tangent(part, v)
         # A full step may go too far where the prior is wide.
         tried = jnp.stack([*(v + share * (target - v) for share in (1.0, 0.5, 0.2)), v])
-        misfits = jax.vmap(misfit)(tried)
+        misfits = jax.vmap(lambda v: misfit(part, v))(tried)
         best = jnp.argmin(misfits)
         return tried[best], root, misfits[best]
 
-    identity = jnp.eye(place.size, dtype=place.dtype)
-    begin = (place, identity, jnp.asarray(jnp.inf, place.dtype))
-    mean, root, least = jax.lax.fori_loop(0, ITERATIONS, improve, begin)
-    sound = jnp.all(jnp.isfinite(root)) & jnp.all(jnp.isfinite(mean))
-    root, mean = jnp.where(sound, root, identity), jnp.where(sound, mean, 0)
-    return mean, root, jnp.where(sound, -least - _log_det(root), -jnp.inf)
+    # Vectorised inside the loop: to vectorise a loop takes several times as long to trace.
+    identity = jnp.broadcast_to(jnp.eye(width, dtype=places.dtype), (*places.shape, width))
+    begin = (places, identity, jnp.full(places.shape[:1], jnp.inf, places.dtype))
+    means, roots, least = jax.lax.fori_loop(
+        0, ITERATIONS, lambda _, last: jax.vmap(improve)(parts, last[0]), begin
+    )
+    sound = jnp.all(jnp.isfinite(roots), axis=(1, 2)) & jnp.all(jnp.isfinite(means), axis=1)
+    roots = jnp.where(sound[:, None, None], roots, identity)
+    means = jnp.where(sound[:, None], means, 0)
+    log_dets = jax.vmap(_log_det)(roots)
+    return means, roots, jnp.where(sound, -least - log_dets, -jnp.inf)

@@ -20,6 +20,7 @@ Resampling gives ancestors in ascending order, so that a family stays a range of
 there is to carry are the ends of these ranges.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -43,8 +44,13 @@ class Families(NamedTuple):
 
     def after(self, ancestors: Int[Array, " n"]) -> "Families":
         """Those of the particles that descend from these ancestors."""
-        # Written out, a search of so few places is one loop for the compiler.
-        return Families(*jnp.searchsorted(ancestors, jnp.stack(self), method="scan_unrolled"))
+        # How many ancestors are before each end: first by rows of them, then within one. That is
+        # quick to compile, and quick to run.
+        ends, count = jnp.stack(self)[..., None], ancestors.size
+        width = max(1, math.isqrt(count))
+        rows = jnp.pad(ancestors, (0, -count % width), constant_values=count).reshape(-1, width)
+        row = jnp.clip(jnp.sum(rows[None, None, :, 0] < ends, axis=-1) - 1, 0)
+        return Families(*(row * width + jnp.sum(rows[row] < ends, axis=-1)))
 
 
 def new_families(count: int) -> Families:
@@ -56,7 +62,7 @@ def new_families(count: int) -> Families:
 def errors(
     families: Families,
     weights: Float[Array, " n"],
-    apart: Float[Array, "n d"],
+    apart: Float[Array, "d n"],
     variance: Float[Array, " d"],
 ) -> tuple[Float[Array, " d"], Families]:
     """The standard error of each posterior mean, and the families to go on with.
@@ -64,12 +70,12 @@ def errors(
     Args:
         families: of the particles.
         weights: normalised.
-        apart: each particle less the mean.
+        apart: each particle less the mean, by column.
         variance: of the posterior, which no error exceeds: that would be less than one draw.
     """
     fresh = _ends(weights.size)
     most = len(fresh) - 1
-    columns = [weights, *(weights * column for column in jnp.unstack(apart, axis=1))]
+    columns = jnp.concatenate([weights[None], weights[None] * apart])
     (left, young_left), (found, young_found) = _judge(families, columns)
     # When only few families are left, what the younger ones say may be more; of one or two nothing
     # can be learned, and the mean is worth no more than a draw.
@@ -89,16 +95,16 @@ def _ends(count: int) -> np.ndarray:
 
 
 def _judge(
-    families: Families, columns: list[Float[Array, " n"]]
+    families: Families, columns: Float[Array, "c n"]
 ) -> tuple[Float[Array, "2"], Float[Array, "2 d"]]:
     """For both numberings: how many families are left, counted by weight, and Σ S² over them."""
-    count = columns[0].size
+    count = columns.shape[1]
     width = -(-count // BLOCKS)
     starts = (np.arange(-(-count // width)) * width).astype(np.int32)[None, None]
     padding = starts.size * width - count
     # By a product with ones, which is vectorised; a sum over so short an axis is not.
-    rows = jnp.pad(jnp.stack(columns), ((0, 0), (0, padding))).reshape(-1, width)
-    blocks = (rows @ jnp.ones(width, rows.dtype)).reshape(len(columns), -1)
+    rows = jnp.pad(columns, ((0, 0), (0, padding))).reshape(-1, width)
+    blocks = (rows @ jnp.ones(width, rows.dtype)).reshape(columns.shape[0], -1)
     # A block that two families share is split between them as if it were all alike.
     ends = jnp.stack(families)
     begin, end = ends[:, :-1, None], ends[:, 1:, None]

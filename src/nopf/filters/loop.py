@@ -31,25 +31,46 @@ def take_in(flt: Any, last: Any, y: Array, step: Step, update: Any = None) -> An
     return (updated.belief, surprise), info
 
 
-def scan(flt: Any, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
+def scan(flt: Any, last: Any, ys: Array, steps: Step, keep: bool, met: Any = None) -> Any:
+    """A series, from a belief on.
+
+    Args:
+        flt: the filter.
+        last: the belief, and the monitor's state.
+        ys, steps: the series.
+        keep: whether to keep particles.
+        met: what its first observation has made of the belief (`flt.meet`), if that is not a step
+            like any other.
+    """
+
     def advance(last: Any, inputs: Any) -> Any:
-        last, info = take_in(flt, last, *inputs)
+        y, step, now = inputs
+        update = flt.update if met is None else functools.partial(flt.update, met=met, now=now)
+        last, info = take_in(flt, last, y, step, update)
         return last, (info, flt.ensemble(last[0]) if keep else (None, None))
 
-    return jax.lax.scan(advance, last, (ys, steps))
+    now = None if met is None else jnp.arange(ys.shape[0]) == 0
+    return jax.lax.scan(advance, last, (ys, steps, now))
 
 
-def take_in_first(
-    flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool
+def opened(
+    flt: Any, last: Any, ys: Array, steps: Step, keep: bool, before: Step | None = None
 ) -> Any:
-    """The first observation, by a step of its own; as a series of one."""
-    last, info = take_in(flt, last, y, step, lambda *given: flt.first(*given, before))
+    """A series whose first observation is met by a step of its own, written apart: vectorised over
+    series, one that is chosen at run time would be computed at every step."""
+    first = functools.partial(flt.first, before=before)
+    last, info = take_in(flt, last, ys[0], part(steps, 0), first)
     ensemble = flt.ensemble(last[0]) if keep else (None, None)
-    return last, jax.tree.map(lambda leaf: leaf[None], (info, ensemble))
+    outcome = jax.tree.map(lambda leaf: leaf[None], (info, ensemble))
+    if ys.shape[0] == 1:
+        return last, outcome
+    coming = slice(1, None)
+    last, rest = scan(flt, last, ys[coming], part(steps, coming), keep)
+    return last, joined([outcome, rest])
 
 
 def whole(flt: Any, key: Any, ys: Array, steps: Step, keep: bool, blind: int | None) -> Any:
-    """A series from the prior on.
+    """One of several series, from the prior on.
 
     Args:
         flt: the filter.
@@ -62,17 +83,12 @@ def whole(flt: Any, key: Any, ys: Array, steps: Step, keep: bool, blind: int | N
     last = flt.begin(key), Surprise.none()
     if blind is None or blind == ys.shape[0]:
         return scan(flt, last, ys, steps, keep)
-    said, passed, coming = [], None, slice(blind + 1, None)
-    if blind:
-        passed = part(steps, slice(blind))
-        last, outcome = scan(flt, last, ys[:blind], passed, keep)
-        said.append(outcome)
-    last, outcome = take_in_first(flt, last, ys[blind], part(steps, blind), passed, keep)
-    said.append(outcome)
-    if ys[coming].shape[0]:
-        last, outcome = scan(flt, last, ys[coming], part(steps, coming), keep)
-        said.append(outcome)
-    return last, joined(said)
+    if not blind:
+        return opened(flt, last, ys, steps, keep)
+    passed, coming = part(steps, slice(blind)), slice(blind, None)
+    last, first = scan(flt, last, ys[:blind], passed, keep)
+    last, rest = opened(flt, last, ys[coming], part(steps, coming), keep, passed)
+    return last, joined([first, rest])
 
 
 def part(series: Any, which: slice | int) -> Any:
@@ -129,13 +145,11 @@ def compiled_update(flt: Any, last: Any, y: Array, step: Step) -> Any:
     return on_all(flt, update, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
-def first_of_series(
-    flt: Any, last: Any, y: Array, step: Step, before: Step | None, keep: bool
-) -> Any:
+def first_of_series(flt: Any, last: Any, y: Array, step: Step, before: Step | None) -> Any:
     def first(last: Any, y: Array, step: Step) -> Any:
-        return take_in_first(flt, last, y, step, before, keep)
+        return take_in(flt, last, y, step, functools.partial(flt.first, before=before))
 
-    return on_all(flt, first, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, y, step)
+    return on_all(flt, first, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
 compiled_first: Any = eqx.filter_jit(
@@ -144,18 +158,42 @@ compiled_first: Any = eqx.filter_jit(
 )
 
 
+def meet(flt: Any, key: Any, belief: Any, y: Array, step: Step, before: Step | None) -> Any:
+    """A belief, begun if there is none, and what the first observation makes of it."""
+    belief = flt.begin(key) if belief is None else belief
+    return belief, flt.meet(belief, y, step, before)
+
+
+compiled_meet: Any = eqx.filter_jit(
+    meet,
+    compiler_options=LITTLE,  # type: ignore[call-overload]
+)
+
+
 @eqx.filter_jit
 def compiled_run(flt: Any, key: Any, ys: Array, steps: Step, keep: bool) -> Any:
     def run(key: Any, ys: Array, steps: Step) -> Any:
-        return whole(flt, key, ys, steps, keep, None)
+        return scan(flt, (flt.begin(key), Surprise.none()), ys, steps, keep)
 
     return on_all(flt, run, (None, None, None), (BELIEF, (None, ENSEMBLE)))(key, ys, steps)
 
 
 @eqx.filter_jit
-def compiled_continuation(flt: Any, last: Any, ys: Array, steps: Step, keep: bool) -> Any:
+def compiled_continuation(
+    flt: Any, last: Any, ys: Array, steps: Step, keep: bool, met: Any = None
+) -> Any:
     def run(last: Any, ys: Array, steps: Step) -> Any:
-        return scan(flt, last, ys, steps, keep)
+        return scan(flt, last, ys, steps, keep, met)
+
+    return on_all(flt, run, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, ys, steps)
+
+
+@eqx.filter_jit
+def compiled_opened(
+    flt: Any, last: Any, ys: Array, steps: Step, keep: bool, before: Step | None
+) -> Any:
+    def run(last: Any, ys: Array, steps: Step) -> Any:
+        return opened(flt, last, ys, steps, keep, before)
 
     return on_all(flt, run, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, ys, steps)
 

@@ -12,6 +12,7 @@ from nopf.model import StateSpaceModel
 from nopf.proposals import Law, Move, Proposal
 from nopf.proposals.importance import draw, weigh
 from nopf.proposals.proposal import WeighsItself, fit_all
+from nopf.resampling import indices_at
 from nopf.steps import Step
 
 
@@ -103,6 +104,49 @@ def white_numbers(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w
     if size == 0:
         return jnp.zeros((count, 0))
     return by_column(jax.random.normal(key, (size, count)).T)
+
+
+def draw_prior(model: StateSpaceModel, key: PRNGKeyArray, count: int) -> Any:
+    """So many independent particles at time zero."""
+    origins = model.origins
+    if origins is None:
+        return jax.vmap(model.sample_prior)(jax.random.split(key, count))
+    log_chances, parts = origins
+    origin = jnp.zeros(count, jnp.int32)
+    if log_chances.size > 1:
+        places = jax.random.uniform(jax.random.fold_in(key, 0), (count,))
+        origin = indices_at(log_chances, places)
+    return started(model, parts, origin, white_numbers(key, count, model.start_size))
+
+
+def started(
+    model: StateSpaceModel, parts: Any, origin: Int[Array, " n"], white: Float[Array, "n s"]
+) -> Any:
+    """The particles at time zero that standard normal numbers make of the Gaussians of a prior.
+
+    Args:
+        model: the model.
+        parts: the Gaussians, with a leading axis (see `model.origins`).
+        origin: which of them each particle comes from.
+        white: standard normal numbers.
+    """
+    starts = jax.vmap(model.start, in_axes=(None, 0))
+    first = starts(jax.tree.map(lambda leaf: leaf[0], parts), white)
+    count = jax.tree.leaves(parts)[0].shape[0]
+    if count == 1:
+        return first
+
+    def one(states: Any, inputs: Any) -> Any:
+        number, part = inputs
+        own = origin == number
+        return jax.tree.map(
+            lambda new, old: jnp.where(own.reshape(-1, *[1] * (old.ndim - 1)), new, old),
+            starts(part, white),
+            states,
+        ), None
+
+    empty = jax.tree.map(jnp.zeros_like, first)
+    return jax.lax.scan(one, empty, (jnp.arange(count), parts))[0]
 
 
 def as_arrays(memory: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer, share_of_one
 from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
@@ -22,11 +22,13 @@ from nopf.filters.moving import (
     Ancestors,
     as_arrays,
     assimilate_all,
+    draw_prior,
     move_all,
     taken,
     white_numbers,
 )
 from nopf.filters.posterior import Info
+from nopf.layout import by_column
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Move, Proposal, TransitionProposal
 from nopf.resampling import (
@@ -67,6 +69,26 @@ class Forecast(NamedTuple):
     before: Any
 
 
+class Weighed(NamedTuple):
+    """Particles that an observation has given weights.
+
+    Attributes:
+        keys: for the steps to come, for this one, and for judging the observation.
+        ancestors: of these particles.
+        moved: the particles, with weights whose sum is an estimate of p(y), but for `level`.
+        before: some draws of the posterior before this step.
+        ess: the effective sample size; NaN if it is that of the weights.
+        level: the log of a factor that all weights are without.
+    """
+
+    keys: tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]
+    ancestors: Ancestors
+    moved: Move
+    before: Any
+    ess: Float[Array, ""]
+    level: Float[Array, ""]
+
+
 class ParticleEngine(Filter[Particles]):
     """What all filters with weighted particles share. One step of any of them: choose ancestors,
     fit a law to each, draw, weigh, sum up.
@@ -91,7 +113,7 @@ class ParticleEngine(Filter[Particles]):
     def begin(self, key: PRNGKeyArray | None) -> Particles:
         key, prior_key = jax.random.split(check_key(key))
         prior_key, n = own_key(prior_key, self.axis), self.here
-        states = jax.vmap(self.model.sample_prior)(jax.random.split(prior_key, n))
+        states = draw_prior(self.model, prior_key, n)
         memory = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)),
             as_arrays(self.proposal.initial_memory(self.model)),
@@ -99,54 +121,64 @@ class ParticleEngine(Filter[Particles]):
         families = new_families(n) if self.axis is None else None
         return Particles(key, states, self._equal_weights(), memory, families)
 
-    def update(self, belief: Particles, y: Float[Array, " m"], step: Step) -> Update[Particles]:
-        axis = self.axis
-        key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
-        choose_key, draw_key = own_key(choose_key, axis), own_key(draw_key, axis)
-        ancestors = self.choose(choose_key, belief, y, step)
-        moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
-        updated = moved._replace(log_weight=ancestors.log_weights + moved.log_weight)
-        before = self._before(health_key, belief, ancestors)
-        keys = key, draw_key, health_key
-        return self._conclude(keys, ancestors, updated, before, y, step)
+    def update(
+        self,
+        belief: Particles,
+        y: Float[Array, " m"],
+        step: Step,
+        met: "Weighed | None" = None,
+        now: Bool[Array, ""] | bool = False,
+    ) -> Update[Particles]:
+        if met is None:
+            return self._conclude(self._moved(belief, y, step), y, step)
+        # Looked at here, so that what follows is compiled once.
+        weighed = jax.lax.cond(now, lambda: met, lambda: self._moved(belief, y, step))
+        return self._conclude(weighed, y, step)
 
     def first(
         self, belief: Particles, y: Float[Array, " m"], step: Step, before: Step | None
     ) -> Update[Particles]:
+        return self._conclude(self.meet(belief, y, step, before), y, step)
+
+    def _moved(self, belief: Particles, y: Float[Array, " m"], step: Step) -> "Weighed":
+        """What a step makes of a belief."""
+        key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
+        choose_key, draw_key = own_key(choose_key, self.axis), own_key(draw_key, self.axis)
+        ancestors = self.choose(choose_key, belief, y, step)
+        moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
+        moved = moved._replace(log_weight=ancestors.log_weights + moved.log_weight)
+        before = self._before(health_key, belief, ancestors)
+        nothing = jnp.zeros((), moved.log_weight.dtype)
+        return Weighed(
+            (key, draw_key, health_key),
+            ancestors._replace(laws=None),
+            moved,
+            before,
+            ess=jnp.full_like(nothing, jnp.nan),
+            level=nothing,
+        )
+
+    def meet(
+        self, belief: Particles, y: Float[Array, " m"], step: Step, before: Step | None
+    ) -> "Weighed":
+        """What the first observation makes of the prior."""
         key, _, draw_key, health_key = jax.random.split(belief.key, 4)
         draw_key = own_key(draw_key, self.axis)
         met = meet(self.model, draw_key, self.here, y, step, before, self.axis)
         # None of them has an ancestor among the particles of the prior.
         families = new_families(self.here) if self.axis is None else None
         ancestors = self.ancestors(belief)._replace(families=families)
+        # All have the same weight: any of them will do.
+        some = jax.tree.map(lambda leaf: leaf[self._spread_evenly()], belief.states)
         moved = Move(met.states, met.log_weights, belief.memory)
-        some = ParticleEngine._before(self, health_key, belief, ancestors)
-        keys = key, draw_key, health_key
-        return self._conclude(keys, ancestors, moved, some, y, step, met.ess, met.level)
+        return Weighed(
+            (key, draw_key, health_key), ancestors, moved, some, ess=met.ess, level=met.level
+        )
 
-    def _conclude(
-        self,
-        keys: tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray],
-        ancestors: Ancestors,
-        moved: Move,
-        before: Any,
-        y: Float[Array, " m"],
-        step: Step,
-        ess: Float[Array, ""] | None = None,
-        level: Float[Array, ""] | float = 0.0,
-    ) -> Update[Particles]:
-        """Takes the observation in, and sums up.
-
-        Args:
-            keys: for the steps to come, for this one, and for judging the observation.
-            ancestors: of these particles.
-            moved: the particles, with weights whose sum is an estimate of p(y).
-            before: some draws of the posterior before this step.
-            y, step: the observation.
-            ess: the effective sample size, if it is not that of the weights.
-            level: the log of a factor that all weights are without.
-        """
-        axis, (key, draw_key, health_key) = self.axis, keys
+    def _conclude(self, weighed: "Weighed", y: Float[Array, " m"], step: Step) -> Update[Particles]:
+        """Takes the observation in, and sums up."""
+        axis, (key, draw_key, health_key) = self.axis, weighed.keys
+        ancestors, moved = weighed.ancestors, weighed.moved
         # The largest is taken off first: log-likelihoods can be so large that their digits end
         # above the decimal point.
         top = largest(jnp.max(moved.log_weight), axis)
@@ -165,14 +197,14 @@ class ParticleEngine(Filter[Particles]):
         relative = jnp.where(collapsed, ancestors.log_weights, moved.log_weight - top)
         sum_of_all = log_total(relative, axis)
         log_weights = relative - sum_of_all
-        if ess is None:
-            ess = effective_sample_size(log_weights, axis)
+        own_ess = effective_sample_size(log_weights, axis)
+        ess = jnp.where(jnp.isnan(weighed.ess), own_ess, weighed.ess)
         info = Info.of_particles(
             self.model,
             states,
             log_weights,
             self.quantiles,
-            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all + level),
+            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all + weighed.level),
             ess=jnp.where(collapsed, 0, ess),
             collapsed=collapsed,
             axis=axis,
@@ -181,13 +213,13 @@ class ParticleEngine(Filter[Particles]):
         if families is None and axis is None:  # of a filter whose choice does not say
             families = new_families(self.here)
         elif families is not None:
-            points = jax.vmap(self.model.expectation)(states)
-            apart = self.model.space.difference(points, info.mean[None])
+            points = by_column(jax.vmap(self.model.expectation)(states))
+            apart = self.model.space.columns_apart(points.T, info.mean)
             weights, variance = jnp.exp(log_weights), jnp.diagonal(info.cov)
             error, families = errors(families, weights, apart, variance)
             info = info._replace(error=error)
         after = Particles(key, states, log_weights, memory, families)
-        return Update(after, info, Forecast(health_key, before))
+        return Update(after, info, Forecast(health_key, weighed.before))
 
     def p_values(
         self, prediction: Forecast, y: Float[Array, " m"], step: Step
@@ -264,6 +296,9 @@ class ParticleEngine(Filter[Particles]):
         even = jnp.exp(2 * log_total(log_mass[None], axis) - log_total(2 * log_mass[None], axis))
         due = even < EVEN * self.particles / self.here
         return belief._replace(**jax.lax.cond(due, lambda: exchange(held, axis), lambda: held))
+
+    def _spread_evenly(self) -> np.ndarray:
+        return np.arange(DRAWS) * self.here // DRAWS
 
     def _equal_weights(self) -> Float[Array, " n"]:
         return jnp.full(self.here, -np.log(self.particles), float)
@@ -344,5 +379,4 @@ class ParticleFilter(ParticleEngine):
         if self.ess_threshold < 1 or self.axis is not None:
             return super()._before(key, belief, ancestors)
         # Resampled just now: any of them will do.
-        some = np.arange(DRAWS) * self.particles // DRAWS
-        return jax.tree.map(lambda leaf: leaf[some], ancestors.states)
+        return jax.tree.map(lambda leaf: leaf[self._spread_evenly()], ancestors.states)
