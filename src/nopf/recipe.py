@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+SEVERAL = 2  # components that are tried where one leaves out a mode
+
 # The networks of the paper's appendix: hidden width, blocks, trajectories a gradient step.
 _PUBLISHED = {
     "sensor-bias": (32, 4, 20),
@@ -24,6 +26,12 @@ class Recipe:
         innovations: standardised inputs with the innovation among them; otherwise the raw
             predicted state, observation and time.
         batch_norm: residual blocks with batch normalisation; otherwise plain layers with skips.
+        objective: what is minimised: the "exclusive" divergence of the proposal from the posterior,
+            by draws of the proposal, which needs gradients of the likelihood; or the "inclusive"
+            one of the posterior from the proposal, by simulated states, which needs none and leaves
+            out no mode; or "auto" for the exclusive one where it can be had.
+        components: Gaussians of the law, more than one only with the inclusive objective; None for
+            one where that is enough, and `SEVERAL` where it leaves out a mode.
         width: units of a hidden layer.
         depth: hidden layers, or residual blocks.
         closed_form: the divergence from the transition exactly, and only the likelihood by
@@ -47,6 +55,8 @@ class Recipe:
 
     name: str = "fast"
     base: str = "auto"
+    objective: str = "auto"
+    components: int | None = None
     iterations: int = 2
     innovations: bool = True
     batch_norm: bool = False
@@ -67,6 +77,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _one_of("base", self.base, ("auto", "skeleton", "linearised"))
+        _one_of("objective", self.objective, ("auto", "exclusive", "inclusive"))
+        if self.components is not None:
+            _whole("components", self.components, 1)
+            if self.components > 1 and self.objective == "exclusive":
+                raise ValueError(
+                    "components: several need the inclusive objective, since no gradient flows "
+                    f"through the choice of one; got {self.components} and objective='exclusive'"
+                )
         _one_of("precision", self.precision, ("float32", "float64"))
         for name, low in [
             ("width", 1),
@@ -106,6 +124,8 @@ class Recipe:
         published: dict[str, Any] = {
             "name": "paper",
             "base": "skeleton",
+            "objective": "exclusive",
+            "components": 1,
             "innovations": False,
             "batch_norm": True,
             "width": width,

@@ -73,14 +73,16 @@ def test_weight_is_likelihood_times_transition_over_mixture(model, base, share):
         np.testing.assert_allclose(log_weight, expected, atol=2e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3])
-def test_moving_all_together_is_unbiased(share):
+@pytest.mark.parametrize(("share", "components"), [(0.0, 1), (0.01, 1), (0.3, 1), (0.1, 3)])
+def test_moving_all_together_is_unbiased(share, components):
     """Mean weight over 40 000 moves of one ancestor is p(y | ancestor); |z| < 4: false alarm 6e-5.
 
     The network is wrong: too narrow and off centre.
     """
     model = models.linear()
-    proposal = scrambled(model, defensive=share)
+    objective = "inclusive" if components > 1 else "exclusive"
+    recipe = {"components": components, "objective": objective, "defensive": share}
+    proposal = scrambled(model, **recipe)
     x, y = jnp.array([0.5, 0.2]), jnp.array([0.3, -0.6])
     move = models.move_copies(proposal, jax.random.key(0), model, x, y, STEP, 40_000)
     h = np.asarray(jax.jacfwd(lambda x: model.observation(x, STEP))(x), np.float64)
@@ -172,7 +174,7 @@ def test_batch_norm_folds_into_the_weights():
             value = norm.scale * (value - norm.mean) / jnp.sqrt(norm.variance + 1e-5) + norm.shift
             u = jax.nn.relu(value) if rectify else value
         h = jax.nn.relu(h + u)
-    (mean, diagonal, below), _ = network.folded()([features])
+    (mean, diagonal, below, _), _ = network.folded()([features])
     entries = network.factor_head(h)
     np.testing.assert_allclose(mean, network.mean_head(h), rtol=1e-4, atol=1e-5)
     softplus = jax.nn.softplus(entries[:2] + SOFTPLUS_ONE)

@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -42,6 +42,12 @@ RecipeName = Annotated[str, typer.Option(help="fast, or paper: the published one
 Base = Annotated[
     str | None, typer.Option(help="auto, skeleton or linearised; the recipe's if left out.")
 ]
+Components = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Gaussians of the law; if left out, one, or two where one misses a mode."
+    ),
+]
 Steps = Annotated[int | None, typer.Option(help="Gradient steps at most.")]
 MissingRate = Annotated[
     float | None, typer.Option(help="Chance that a coordinate is missing, while training.")
@@ -62,6 +68,7 @@ def train_command(
     recipe: RecipeName = "fast",
     seed: Seed = 0,
     base: Base = None,
+    components: Components = None,
     steps: Steps = None,
     missing_rate: MissingRate = None,
     fresh: Fresh = False,
@@ -77,7 +84,13 @@ def train_command(
     else:
         columns = named_columns(time_column, controls, observations)
         series = _series_like(recording, loaded, columns, horizon)
-    settings = _recipe(recipe, target, base, steps, missing_rate)
+    given = {
+        "base": base,
+        "components": components,
+        "steps": steps,
+        "missing_rate": missing_rate,
+    }
+    settings = _recipe(recipe, target, given)
     check_writable(out, "--out", target.rpartition(":")[0], recording)
     part = out.with_name(out.name + ".part")
     if fresh:
@@ -123,13 +136,10 @@ def _series_like(file: Path, loaded: Loaded, columns: Named, horizon: int | None
         raise typer.BadParameter(f"{file}: {error}", param_hint="--data") from None
 
 
-def _recipe(
-    name: str, target: str, base: str | None, steps: int | None, missing_rate: float | None
-) -> Recipe:
+def _recipe(name: str, target: str, given: dict[str, Any]) -> Recipe:
     """The recipe, with what was given beside its name."""
     if name not in ("fast", "paper"):
         raise typer.BadParameter(f"expected fast or paper, got {name!r}", param_hint="--recipe")
-    given = {"base": base, "steps": steps, "missing_rate": missing_rate}
     changes = {option: value for option, value in given.items() if value is not None}
     try:
         if name == "paper":
@@ -171,6 +181,8 @@ def _print_result(trained: Trained, out: Path, as_json: bool) -> None:
             f"{out}: {steps} steps in {trained.seconds:.1f} s on the {proposal.recipe.base} base; "
             f"held-out ESS {100 * share:.1f} % of the draws"
         )
+        if (proposal.recipe.components or 1) > 1:
+            print(f"The law has {proposal.recipe.components} Gaussians: it covers several modes.")
         if proposal.adds_nothing:
             print(
                 "The network has nothing to add to the linearised fit: filters leave it out, and "

@@ -1,6 +1,7 @@
 """quality: how good a proposal is, measured with the engine on simulated data."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,17 +11,17 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
-from nopf.filters.moving import fitted, move_all
+from nopf.filters.moving import Ancestors, fitted, move_all
 from nopf.filters.particle import ParticleFilter
 from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import NeuralProposal, Proposal
-from nopf.resampling import effective_sample_size
+from nopf.proposals.importance import Judgement, expect, judge
 from nopf.simulate import simulate_steps
 from nopf.steps import Step
 
 PARTICLES = 256
-DRAWS = 32  # for every particle, to estimate p(y | ancestor)
+DRAWS = 64  # for every particle, to estimate p(y | ancestor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Quality:
     """Quality of a proposal, one number a step, averaged over simulated trajectories.
 
     Attributes:
-        ess_fraction: effective sample size over the number of particles.
+        ess_fraction: effective sample size over the number of particles, as it is in the long run:
+            a mode that the proposal leaves out counts, even if none of its draws is ever there.
         kl_gap: nats between log p(y | ancestor) and its lower bound by the proposal; 0 is perfect.
         fraction_of_limit: effective sample size over that of the locally optimal proposal.
     """
@@ -60,8 +62,9 @@ def quality(
 ) -> Quality:
     """How good a proposal is on data that it has not seen, step by step.
 
-    Runs a `ParticleFilter` of 256 particles with it on simulated data; p(y | ancestor) is estimated
-    by 32 draws for each particle, without the defensive share.
+    Runs a `ParticleFilter` of 256 particles with it on simulated data. What p(y | ancestor) is, and
+    what the proposal costs, is estimated by 64 draws for each particle, a quarter of them those of
+    the transition. A proposal that weighs its particles itself is judged by its own draws alone.
 
     Args:
         proposal: what moves the particles.
@@ -86,6 +89,37 @@ def quality(
     return Quality(ess.mean(0), gap.mean(0), ess.mean(0) / limit.mean(0))
 
 
+def _seen(
+    flt: ParticleFilter, ancestors: Ancestors, y: Float[Array, " m"], step: Step
+) -> Callable[[Array], tuple[Judgement, Float[Array, " n"]]]:
+    """A function of some keys that judges the law of every ancestor, and says how far the mean of
+    log w is below log p(y | ancestor)."""
+
+    def log_weights(key: Array) -> Array:
+        return move_all(flt.proposal, flt.model, key, ancestors, y, step, 0.0).log_weight
+
+    def of_itself(keys: Array) -> tuple[Judgement, Float[Array, " n"]]:
+        draws = jax.lax.map(log_weights, keys)
+        predictive, square = (
+            jax.nn.logsumexp(power * draws, axis=0) - np.log(len(keys)) for power in (1, 2)
+        )
+        return Judgement(predictive, square), predictive - jnp.mean(draws, axis=0)
+
+    def of_law(keys: Array) -> tuple[Judgement, Float[Array, " n"]]:
+        def one(ancestor: Any, law: Any, key: Array) -> Any:
+            whites = jax.random.normal(key, (DRAWS, law.white_size))
+            return (
+                judge(flt.model, law, ancestor, y, step, whites, flt.proposal.share),
+                -expect(flt.model, law, ancestor, y, step, whites).loss,
+            )
+
+        each = jax.random.split(keys[0], ancestors.log_weights.shape[0])
+        judged, bound = jax.vmap(one)(ancestors.states, ancestors.laws, each)
+        return judged, judged.log_predictive - bound
+
+    return of_itself if ancestors.laws is None else of_law
+
+
 @eqx.filter_jit
 def _measure(flt: ParticleFilter, steps: Step, keys: Array) -> Any:
     """Share of the particles that count, the same for the optimal proposal, and the gap."""
@@ -96,21 +130,22 @@ def _measure(flt: ParticleFilter, steps: Step, keys: Array) -> Any:
 
         def advance(belief: Any, inputs: Any) -> Any:
             key, y, step = inputs
-            choose_key, *draw_keys = jax.random.split(key, DRAWS + 1)
+            choose_key, draw_key = jax.random.split(key)
             chosen = flt.choose(choose_key, belief, y, step)
-            ancestors = fitted(flt.proposal, flt.model, chosen, y, step)
-
-            def log_weights(key: Array) -> Array:
-                return move_all(flt.proposal, flt.model, key, ancestors, y, step, 0.0).log_weight
-
-            draws = jax.lax.map(log_weights, jnp.stack(draw_keys))
-            predictive = jax.nn.logsumexp(draws, axis=0) - np.log(DRAWS)
-            gaps = predictive - jnp.mean(draws, axis=0)
-            gap = jnp.mean(gaps, where=jnp.isfinite(gaps))
-            limit = effective_sample_size(predictive)
+            seen, gap = _seen(flt, fitted(flt.proposal, flt.model, chosen, y, step), y, step)(
+                jax.random.split(draw_key, DRAWS)
+            )
+            # Particles that are equally likely: E[w]² over E[w²], and over E[E[w | ancestor]²].
+            total = 2 * jax.nn.logsumexp(seen.log_predictive) - np.log(PARTICLES)
+            ess = jnp.exp(total - jax.nn.logsumexp(seen.log_square))
+            limit = jnp.exp(total - jax.nn.logsumexp(2 * seen.log_predictive))
             updated = flt.update(belief, y, step)
-            ess = effective_sample_size(updated.belief.log_weights)
-            return updated.belief, (ess / PARTICLES, limit / PARTICLES, gap)
+            some = jnp.isfinite(total)
+            return updated.belief, (
+                jnp.where(some, jnp.minimum(ess, limit), 0),
+                jnp.where(some, limit, 1),
+                jnp.mean(gap, where=jnp.isfinite(gap)),
+            )
 
         inputs = (jax.random.split(key, ys.shape[0]), ys, steps)
         return jax.lax.scan(advance, flt.begin(filter_key), inputs)[1]

@@ -147,6 +147,59 @@ def expect(
     return Expectation(divergence - jnp.mean(fit), fit - log_ratio, jnp.mean(fit == FLOOR))
 
 
+class Judgement(NamedTuple):
+    """What draws of a law and of φ together say of one ancestor and observation.
+
+    Attributes:
+        log_predictive: log p(y | ancestor).
+        log_square: log of the mean of w² under the law with its defensive share. Its excess over
+            twice `log_predictive` is what the law costs: (E w)² / E w² is the share of the
+            particles that count, in the long run.
+    """
+
+    log_predictive: Float[Array, ""]
+    log_square: Float[Array, ""]
+
+    @property
+    def ess_fraction(self) -> Float[Array, ""]:
+        return jnp.exp(jnp.minimum(2 * self.log_predictive - self.log_square, 0))
+
+
+def judge(
+    model: StateSpaceModel,
+    law: Law,
+    ancestor: Particle,
+    y: Float[Array, " m"],
+    step: Step,
+    whites: Float[Array, "s w"],
+    share: float,
+) -> Judgement:
+    """Looks at a law from outside too: a quarter of the draws are those of φ.
+
+    A law that leaves out a mode looks perfect by its own draws: none of them is ever there.
+
+    Args:
+        model: the model.
+        law: of this ancestor and observation.
+        ancestor, y, step: what the law was made for.
+        whites: standard normal numbers, a row a draw.
+        share: the defensive share.
+    """
+    count = whites.shape[0]
+    others = max(1, count // 4)
+    own, _ = jax.vmap(law.place)(whites[others:])
+    z = jnp.concatenate([own, whites[:others, : own.shape[1]]])
+    motion = model.motion(ancestor, step)
+    fit = jax.vmap(lambda z: model.log_likelihood(y, model.wrap(motion(z)), step))(z)
+    fit = jnp.where(jnp.isnan(fit), -jnp.inf, fit)
+    log_ratio = jax.vmap(law.log_ratio)(z)
+    log_drawn = defend(log_ratio, others / count)  # of what was drawn from, over φ
+    return Judgement(
+        jax.nn.logsumexp(fit - log_drawn) - np.log(count),
+        jax.nn.logsumexp(2 * fit - log_drawn - defend(log_ratio, share)) - np.log(count),
+    )
+
+
 @jax.custom_vjp
 def _finite_gradient(x: Any) -> Any:
     """x, through which no gradient flows back that is not finite."""

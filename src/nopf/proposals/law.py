@@ -46,6 +46,11 @@ class Law(eqx.Module):
         """KL(q ‖ φ), where it is known exactly."""
         return None
 
+    @property
+    def sound(self) -> Bool[Array, ""]:
+        """Whether its numbers are good enough to draw from; if not, it stands for φ."""
+        return jnp.ones((), bool)
+
 
 class StandardNormal(Law):
     """The transition itself."""
@@ -187,6 +192,10 @@ class Mixture(Law):
         one: GaussianLaw = jax.tree.map(lambda leaf: leaf[chosen], self.components)
         z, _ = one.place(white[:-1])
         return z, self.log_ratio(z)
+
+    @property
+    def sound(self) -> Bool[Array, ""]:
+        return jnp.all(jax.vmap(lambda one: one.sound)(self.components))
 
     def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
         each = jax.vmap(lambda one: one.log_ratio(z))(self.components)

@@ -18,7 +18,9 @@ MOMENTUM = 0.1  # share of the newest batch in the running moments
 HUGE = 1e4  # of standard normal numbers; far beyond what is useful
 
 Parts = Sequence[Float[Array, "_ ..."]]
-Heads = tuple[Float[Array, "d ..."], Float[Array, "d ..."], Float[Array, "e ..."]]
+Heads = tuple[
+    Float[Array, "d ..."], Float[Array, "d ..."], Float[Array, "e ..."], Float[Array, "c ..."]
+]
 
 
 class Linear(eqx.Module):
@@ -90,7 +92,8 @@ class Network(eqx.Module):
     models are fitted exactly. Residual (the paper's): two layers a block, rectified, with batch
     normalisation, which `folded` takes up into the weights.
 
-    Both heads start at zero: an untrained network proposes its base.
+    Heads start at zero: an untrained network proposes its base. Several components start apart, or
+    they would stay together.
     """
 
     first: Linear
@@ -98,9 +101,14 @@ class Network(eqx.Module):
     norms: tuple[Norm, ...]
     mean_head: Linear
     factor_head: Linear
+    choice_head: Linear | None  # of several components
     residual: bool = eqx.field(static=True)
 
     def __init__(self, inputs: int, size: int, pairs: int, recipe: Recipe, key: PRNGKeyArray):
+        """Of the features, to so many numbers of the mean and below the diagonal of each of the
+        recipe's components."""
+        components = recipe.components or 1
+        size, pairs = components * size, components * pairs
         self.residual = recipe.batch_norm
         width = recipe.width
         count = 2 * recipe.depth if self.residual else recipe.depth - 1
@@ -110,10 +118,16 @@ class Network(eqx.Module):
         self.norms = tuple(Norm(width) for _ in self.hidden) if self.residual else ()
         self.mean_head = Linear(width if self.residual else width + inputs, size, None)
         self.factor_head = Linear(width, size + pairs, None)
+        self.choice_head = None
+        if components > 1:
+            self.choice_head = Linear(width, components, None)
+            apart = jax.random.normal(jax.random.fold_in(key, 0), (size,))
+            self.mean_head = eqx.tree_at(lambda head: head.bias, self.mean_head, apart)
 
     def __call__(self, features: Parts, axis: str | None = None) -> tuple[Heads, Any]:
-        """The mean, the factor's diagonal and the entries below it; and the running moments, if
-        the network is trained over the batch `axis`."""
+        """The mean, the factor's diagonal and the entries below it, of all components one after
+        the other, and the log-weights of these; and the running moments, if the network is trained
+        over the batch `axis`."""
         if not self.norms:
             return _without_norms(self, *features), []
         assert axis is not None, "fold the normalisation first"
@@ -132,20 +146,23 @@ class Network(eqx.Module):
         if self.residual:
             for i in range(0, len(self.hidden), 2):
                 h = jax.nn.relu(h + layer(i + 1, jax.nn.relu(layer(i, h))))
-            return self._bounded(self.mean_head(h), self.factor_head(h))
+            return self._bounded(h, self.mean_head(h))
         h = jax.nn.silu(h)
         for i in range(len(self.hidden)):
             h = h + jax.nn.silu(layer(i, h))
-        mean = self.mean_head(h, *features)
-        return self._bounded(mean, self.factor_head(h))
+        return self._bounded(h, self.mean_head(h, *features))
 
-    def _bounded(self, mean: Array, entries: Array) -> Heads:
+    def _bounded(self, h: Array, mean: Array) -> Heads:
         """Within bounds, so that no draw can overflow. What is no number changes nothing."""
-        size = mean.shape[0]
-        mean, entries = (jnp.where(jnp.isnan(head), 0, head) for head in (mean, entries))
+        size, entries = mean.shape[0], self.factor_head(h)
+        choice = h[:0] if self.choice_head is None else self.choice_head(h)
+        mean, entries, choice = (
+            jnp.where(jnp.isnan(head), 0, head) for head in (mean, entries, choice)
+        )
         # Between these bounds a softplus needs no care, which would take eight times the time.
         diagonal = jnp.log(1 + jnp.exp(jnp.clip(entries[:size] + SOFTPLUS_ONE, -5.0, 20.0)))
-        return jnp.clip(mean, -HUGE, HUGE), diagonal, jnp.clip(entries[size:], -HUGE, HUGE)
+        below = jnp.clip(entries[size:], -HUGE, HUGE)
+        return jnp.clip(mean, -HUGE, HUGE), diagonal, below, jnp.clip(choice, -HUGE, HUGE)
 
     def with_moments(self, moments: Any) -> "Network":
         """With the running moments that a call gave."""

@@ -1,4 +1,4 @@
-"""NeuralProposal: a Gaussian law whose mean and factor a small network has learned."""
+"""NeuralProposal: a Gaussian law, or several, whose means and factors a network has learned."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from nopf.model import Particle, StateSpaceModel
 from nopf.proposals.factor import Factor, Product, Triangular, embedded
 from nopf.proposals.features import Features, blank_features
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
-from nopf.proposals.law import GaussianLaw
+from nopf.proposals.law import GaussianLaw, Mixture
 from nopf.proposals.linearised import gauss_newton
 from nopf.proposals.network import Network
 from nopf.proposals.proposal import Proposal
@@ -31,10 +31,11 @@ KIND = "nopf proposal"
 class NeuralProposal(Proposal):
     """A learned approximation of p(x | ancestor, y). Made by `nopf.train`, or by `load`.
 
-    The network gives a mean and a lower triangular factor in noise space; with a linearised base
-    these are corrections of the Gauss–Newton fit. A small share of the particles is drawn from the
-    transition instead. Where nothing is observed that is all; where some coordinates are missing
-    and the network was not trained with a `missing_rate`, its base stays as it is.
+    The network gives a mean and a lower triangular factor in noise space, or several of these with
+    weights; with a linearised base they are corrections of the Gauss–Newton fit. A small share of
+    the particles is drawn from the transition instead. Where nothing is observed that is all; where
+    some coordinates are missing and the network was not trained with a `missing_rate`, its base
+    stays as it is.
 
     Attributes:
         network: folded, for use in a filter.
@@ -95,7 +96,7 @@ class NeuralProposal(Proposal):
         ancestor: Particle,
         y: Float[Array, " m"],
         step: Step,
-    ) -> GaussianLaw:
+    ) -> GaussianLaw | Mixture:
         return self.law_and_moments(model, ancestor, y, step, None)[0]
 
     def law_and_moments(
@@ -105,7 +106,7 @@ class NeuralProposal(Proposal):
         y: Float[Array, " m"],
         step: Step,
         axis: str | None,
-    ) -> tuple[GaussianLaw, Any]:
+    ) -> tuple[GaussianLaw | Mixture, Any]:
         """The law, and the network's running moments if it is trained over the batch `axis`."""
         motion = model.motion(ancestor, step)
 
@@ -124,15 +125,22 @@ class NeuralProposal(Proposal):
         informed = jnp.any(observed) if self.features.masks else jnp.all(observed)
         predicted = model.skeleton(ancestor, step)
         heads, moments = self.network(self.features(model, predicted, y, step), axis)
-        neutral = (0.0, 1.0, 0.0)
-        shift, diagonal, below = (
+        neutral = (0.0, 1.0, 0.0, 0.0)
+        *numbers, choice = (
             jnp.where(informed, head, nothing) for head, nothing in zip(heads, neutral, strict=True)
         )
-        factor = Triangular(diagonal, below, pairs_in(self.pattern, shift.size))
-        if base is None:
-            return law(shift, factor), moments
-        centre, root = base
-        return law(centre + root.colour(shift), Product(root, factor)), moments
+
+        def corrected(shift: Array, diagonal: Array, below: Array) -> GaussianLaw:
+            factor = Triangular(diagonal, below, pairs_in(self.pattern, shift.size))
+            if base is None:
+                return law(shift, factor)
+            centre, root = base
+            return law(centre + root.colour(shift), Product(root, factor))
+
+        if choice.size == 0:
+            return corrected(*numbers), moments
+        parts = jax.vmap(corrected)(*(head.reshape(choice.size, -1) for head in numbers))
+        return Mixture(choice, parts), moments
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the proposal to a file, whole or not at all."""

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from nopf.linear import run_once
 from nopf.model import StateSpaceModel
-from nopf.proposals.importance import expect
-from nopf.proposals.law import GaussianLaw
+from nopf.proposals.importance import expect, judge
+from nopf.proposals.law import Law
 from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe
-from nopf.resampling import effective_sample_size
 from nopf.simulate import Trajectories, simulate_steps
 from nopf.steps import Step
 
@@ -83,8 +83,10 @@ def batch_loss(
     proposal: NeuralProposal, model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Any]:
     """Mean loss; and the running moments, with the share of samples without a likelihood."""
-    recipe = proposal.recipe
-    whites = _whites(key, recipe, tuples.observations.shape[0], model.noise_size)
+    recipe, count = proposal.recipe, tuples.observations.shape[0]
+    if recipe.objective == "inclusive":
+        return _inclusive_loss(proposal, model, tuples, key)
+    whites = _whites(key, recipe, count, model.noise_size)
 
     def one(whites: Float[Array, "s k"], one_tuple: Tuples) -> Any:
         law, moments = proposal.law_and_moments(model, *one_tuple, AXIS)
@@ -97,27 +99,88 @@ def batch_loss(
     return jnp.mean(values), (moments, bad)
 
 
+def _inclusive_loss(
+    proposal: NeuralProposal, model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray
+) -> tuple[Float[Array, ""], Any]:
+    """The same for the divergence of p(z | ancestor, y) from the law: by what was simulated.
+
+    Noise z and the observation that follows are drawn together, so that z is a draw of
+    p(z | ancestor, y), exactly. Nothing is asked of the likelihood.
+    """
+    keys = jax.random.split(key, tuples.observations.shape[0])
+
+    def one(key: PRNGKeyArray, one_tuple: Tuples) -> Any:
+        z, y = _drawn_together(model, one_tuple, key)
+        law, moments = proposal.law_and_moments(
+            model, one_tuple.ancestors, y, one_tuple.steps, AXIS
+        )
+        return -law.log_ratio(z) + jnp.where(law.sound, 0, jnp.nan), moments
+
+    values, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None))(keys, tuples)
+    return jnp.mean(values), (moments, jnp.zeros(()))
+
+
+def _drawn_together(
+    model: StateSpaceModel, one_tuple: Tuples, key: PRNGKeyArray
+) -> tuple[Float[Array, " k"], Float[Array, " m"]]:
+    """Noise, and an observation of the state that it makes; missing where the tuple's own is."""
+    noise_key, see_key = jax.random.split(key)
+    z = jax.random.normal(noise_key, (model.noise_size,))
+    x = model.move(one_tuple.ancestors, z, one_tuple.steps)
+    y = model.sample_observation(see_key, x, one_tuple.steps)
+    return z, jnp.where(jnp.isnan(one_tuple.observations), jnp.nan, y)
+
+
+@run_once
+def gradients_that_tell(
+    model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray
+) -> Float[Array, ""]:
+    """Share of simulated states at which the likelihood has a gradient: finite, and not zero."""
+
+    def one(key: PRNGKeyArray, one_tuple: Tuples) -> Bool[Array, ""]:
+        z, y = _drawn_together(model, one_tuple, key)
+        ancestor, _, step = one_tuple
+
+        def log_likelihood(z: Float[Array, " k"]) -> Float[Array, ""]:
+            return model.log_likelihood(y, model.move(ancestor, z, step), step)
+
+        gradient = jax.grad(log_likelihood)(z)
+        silent = jnp.all(jnp.isnan(y))  # says nothing either way
+        return silent | (jnp.all(jnp.isfinite(gradient)) & jnp.any(gradient != 0))
+
+    keys = jax.random.split(key, tuples.observations.shape[0])
+    return jnp.mean(jax.vmap(one)(keys, tuples))
+
+
 def score(
     proposal: NeuralProposal, model: StateSpaceModel, tuples: Tuples, key: PRNGKeyArray, draws: int
 ) -> Scores:
     """Loss and effective sample size of every tuple, by `draws` samples each."""
     keys = jax.random.split(key, tuples.observations.shape[0])
+    inclusive = proposal.recipe.objective == "inclusive"
 
     def one(key: PRNGKeyArray, one_tuple: Tuples) -> Scores:
-        whites = jax.random.normal(key, (draws, model.noise_size))
         law = proposal.law(model, *one_tuple)
-        found = expect(model, law, *one_tuple, whites)
-        share = effective_sample_size(found.log_weights) / draws
-        loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
+        whites = jax.random.normal(key, (draws, law.white_size))
+        seen = judge(model, law, *one_tuple, whites, proposal.share)
+        if inclusive:
+            z, y = _drawn_together(model, one_tuple, jax.random.fold_in(key, 1))
+            steps = one_tuple.steps
+            loss = -proposal.law(model, one_tuple.ancestors, y, steps).log_ratio(z)
+        else:
+            loss = expect(model, law, *one_tuple, whites).loss
+        loss = loss + jnp.where(law.sound, 0, jnp.nan)
         told = _told(law)
-        return Scores(jnp.where(told, loss, 0), jnp.where(told & law.sound, share, jnp.nan))
+        fraction = jnp.where(told & law.sound, seen.ess_fraction, jnp.nan)
+        return Scores(jnp.where(told, loss, 0), fraction)
 
     return jax.vmap(one)(keys, tuples)
 
 
-def _told(law: GaussianLaw) -> Bool[Array, ""]:
+def _told(law: Law) -> Bool[Array, ""]:
     """Whether the law had anything to go by."""
-    return jnp.ones((), bool) if law.informed is None else law.informed
+    informed = getattr(law, "informed", None)
+    return jnp.ones((), bool) if informed is None else informed
 
 
 def _whites(key: PRNGKeyArray, recipe: Recipe, count: int, size: int) -> Float[Array, "n s k"]:

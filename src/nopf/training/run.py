@@ -1,6 +1,7 @@
 """Trainer and Run: one training, and where it stands."""
 
 import dataclasses
+import itertools
 import os
 import time
 import warnings
@@ -15,13 +16,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.crowd import axis_of, own_key
 from nopf.filters.moving import Ancestors, move_all
+from nopf.filters.particle import ParticleFilter
 from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.network import Network
 from nopf.proposals.neural import NeuralProposal, untrained
 from nopf.proposals.seen import pattern_of
 from nopf.recipe import Recipe
-from nopf.simulate import Trajectories
+from nopf.simulate import Trajectories, simulate_steps
 from nopf.steps import Step
 from nopf.training.checkpoint import read_checkpoint, write_checkpoint
 from nopf.training.descent import descend, make_optimiser
@@ -32,6 +34,7 @@ from nopf.training.scaling import fit_features
 TUPLES = 1024  # of a gradient step, where the recipe does not say
 HELD_OUT, DRAWS = 1024, 64
 SCALE_TUPLES = 20_000
+SERIES, REPEATS, SERIES_STEPS, SERIES_PARTICLES = 32, 8, 60, 128  # runs on simulated data
 ENOUGH = 2e-3  # nats; less counts as no progress
 GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
 RETRIES = 8
@@ -57,6 +60,7 @@ class Run(eqx.Module):
         decay_from: the step at which the step size began to decay; −1 before.
         failures: how often the loss was not finite.
         bad_share: largest share of samples in a round for which the model gave no likelihood.
+        interrupted: whether Ctrl-C ended it.
     """
 
     network: Network
@@ -70,6 +74,7 @@ class Run(eqx.Module):
     decay_from: int = -1
     failures: int = 0
     bad_share: float = 0.0
+    interrupted: bool = False
 
 
 class Trainer:
@@ -120,24 +125,31 @@ class Trainer:
         self.batch = batch if mesh is None else -(-batch // mesh.size)  # of one device
 
     def run(
-        self, run: Run, checkpoint: str | os.PathLike[str] | None, bar: Progress
-    ) -> NeuralProposal:
-        """Goes on from `run`, or from the checkpoint if there is one, to the end or to Ctrl-C."""
+        self,
+        run: Run,
+        checkpoint: str | os.PathLike[str] | None,
+        bar: Progress,
+        rounds: int | None = None,
+    ) -> Run:
+        """Goes on from `run`, or from the checkpoint if there is one: to the end, for so many
+        rounds, or to Ctrl-C."""
         if checkpoint is not None:
             run = read_checkpoint(checkpoint, run, self.settings)
-        saved, interrupted = time.monotonic(), False
+        saved, run = time.monotonic(), dataclasses.replace(run, interrupted=False)
         try:
-            while not self.finished(run):
+            for _ in itertools.count() if rounds is None else range(rounds):
+                if self.finished(run):
+                    break
                 run = self.round(run)
                 bar.update(self._progress(run), run.history[-1])
                 if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                     write_checkpoint(checkpoint, run, self.settings)
                     saved = time.monotonic()
         except KeyboardInterrupt:
-            interrupted = True
+            run = dataclasses.replace(run, interrupted=True)
         if checkpoint is not None:
             write_checkpoint(checkpoint, run, self.settings)
-        if interrupted:
+        if run.interrupted:
             _warn(
                 f"interrupted at step {run.step} of {self.recipe.steps}; "
                 "this is the best proposal so far",
@@ -153,7 +165,7 @@ class Trainer:
                 f"the log-likelihood was not finite for up to {100 * run.bad_share:.2g} % of the "
                 "samples of a round; look at observation_log_prob"
             )
-        return self.proposal(run)
+        return run
 
     def begin(self) -> Run:
         """The untrained network."""
@@ -208,17 +220,50 @@ class Trainer:
 
     def score(self, network: Network) -> Scores:
         """How a network does on the held-out tuples."""
-        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        return _score(proposal, self.model, self.held_out, self.score_key, DRAWS)
+        return _score(self._folded(network), self.model, self.held_out, self.score_key, DRAWS)
+
+    def fraction(self, network: Network) -> float:
+        """Harmonic mean of the held-out ESS fractions: the variance of a filter adds up like their
+        inverses."""
+        fractions = self.score(network).ess_fraction
+        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions)))
 
     def efficiency(self, network: Network) -> float:
-        """Harmonic mean of the held-out ESS fractions over the memory traffic of one particle.
+        """Harmonic mean of the held-out ESS fractions over the work of one particle."""
+        return self.fraction(network) / self.work(network)
 
-        Before XLA has fused anything, that traffic goes with the time that a particle takes; a
-        count of floating-point operations does not, since matrix products take so little of it.
+    def steadiness(self, network: Network) -> float:
+        """How little the log-evidence of a filter differs from run to run, on simulated series:
+        one over its variance, over the work of one particle."""
+        most = slice(SERIES_STEPS)
+        steps = jax.tree.map(lambda leaf: leaf[most], self.steps)
+        keys = jax.random.split(jax.random.fold_in(self.score_key, 0), SERIES)
+        ys = jax.vmap(lambda key: simulate_steps(self.model, steps, key).observations)(keys)
+        if self.missing is not None:
+            ys = jnp.where(self.missing[None, most], jnp.nan, ys)
+        flt = ParticleFilter(
+            self.model, self._folded(network), SERIES_PARTICLES, quantiles=(), health=False
+        )
+        posterior = flt.run_batch(
+            np.repeat(np.asarray(ys), REPEATS, axis=0),
+            key=self.score_key,
+            times=np.asarray(steps.time),
+            controls=steps.control,
+            start=float(steps.time[0] - steps.dt[0]),
+        )
+        evidence = np.asarray(posterior.log_evidence, float).reshape(SERIES, REPEATS)
+        lost = ~np.isfinite(evidence).all(axis=1)
+        variance = np.var(np.where(lost[:, None], 0, evidence), axis=1, ddof=1)
+        return float(1 / np.mean(np.where(lost, np.inf, variance))) / self.work(network)
+
+    def work(self, network: Network) -> float:
+        """What a particle takes: the memory traffic of a move.
+
+        Before XLA has fused anything, that goes with the time that a particle takes; a count of
+        floating-point operations does not, since matrix products take so little of it. Counted, and
+        not timed, so that the same key gives the same proposal.
         """
-        proposal = eqx.tree_at(lambda p: p.network, self.blank, network.folded())
-        fractions = self.score(network).ess_fraction
+        proposal = self._folded(network)
         step = jax.tree.map(lambda leaf: leaf[0], self.held_out.steps)
 
         def move(states: Any, y: Array) -> Any:
@@ -226,10 +271,11 @@ class Trainer:
             return move_all(proposal, self.model, jax.random.key(0), ancestors, y, step).state
 
         states, ys, _ = self.held_out
-        lowered = jax.jit(move).lower(states, ys[0])
-        cost = lowered.cost_analysis() or {}
-        traffic = cost.get("bytes accessed", 1.0) / len(fractions)
-        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions))) / traffic
+        cost = jax.jit(move).lower(states, ys[0]).cost_analysis() or {}
+        return cost.get("bytes accessed", 1.0) / HELD_OUT
+
+    def _folded(self, network: Network) -> NeuralProposal:
+        return eqx.tree_at(lambda p: p.network, self.blank, network.folded())
 
     def _judge(self, run: Run, loss: float) -> Run:
         scores = self.score(run.network)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,20 @@ from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.neural import NeuralProposal
-from nopf.recipe import Recipe, as_recipe
+from nopf.recipe import SEVERAL, Recipe, as_recipe
 from nopf.simulate import Trajectories, simulate_particles
 from nopf.steps import Step
 from nopf.training.checkpoint import settled_base
+from nopf.training.objective import as_tuples, gradients_that_tell
 from nopf.training.progress import Progress
 from nopf.training.run import HELD_OUT, SCALE_TUPLES, Run, Trainer
 
 TRAJECTORIES = 64  # at least, to scale features and to hold out
 TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
+LOOKED_AT = 64  # tuples, for gradients
+ONE_WILL_DO = 0.8  # harmonic mean of the held-out ESS fractions: from there on one Gaussian is kept
+PROMISING = 0.6  # of the efficiency of one, that several must have after their trial
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 
@@ -89,14 +94,71 @@ def train(
         count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
         paths = simulate_particles(model, steps, simulate_key, batch=count)
         settled = None if checkpoint is None else settled_base(checkpoint)
+        recipe = _with_objective(model, steps, recipe, key, paths, pattern)
         trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
         bar.say(reason)
-        proposal = trainer.run(run, checkpoint, bar)
+        run = trainer.run(run, checkpoint, bar)
+        if recipe.components is None and not run.interrupted:
+            several = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
+            rival = Trainer(model, steps, several, "skeleton", key, paths, pattern, mesh)
+            trainer, run, reason = _with_several(trainer, run, rival, bar)
+            bar.say(reason)
+        proposal = trainer.proposal(run)
         # By way of the host: what was trained in double precision is used in the caller's.
         trained = jax.tree.map(np.asarray, (proposal.network, proposal.features))
     return eqx.tree_at(
         lambda p: (p.network, p.features), proposal, jax.tree.map(jnp.asarray, trained)
     )
+
+
+def _with_objective(
+    model: StateSpaceModel,
+    steps: Step,
+    recipe: Recipe,
+    key: PRNGKeyArray,
+    paths: Trajectories,
+    missing: Array | None,
+) -> Recipe:
+    """The recipe with its objective settled: the exclusive one, where there are gradients."""
+    if recipe.objective != "auto":
+        return recipe
+    if (recipe.components or 1) > 1:
+        return dataclasses.replace(recipe, objective="inclusive")
+    look_key, key = jax.random.split(key)
+    tuples = as_tuples(paths, steps, look_key, 0.0, missing)
+    some = jax.tree.map(lambda leaf: leaf[:LOOKED_AT], tuples)
+    if float(gradients_that_tell(model, some, key)) > 0.5:
+        return dataclasses.replace(recipe, objective="exclusive")
+    warnings.warn(
+        "training: the likelihood has no gradient (is there a lookup, a count or a floor in it?); "
+        "the proposal learns from simulated states instead (objective='inclusive')",
+        stacklevel=3,
+    )
+    base = "skeleton" if recipe.base == "auto" else recipe.base  # A tangent would tell nothing.
+    return dataclasses.replace(recipe, objective="inclusive", base=base)
+
+
+def _with_several(
+    one: Trainer, run: Run, several: Trainer, bar: Progress
+) -> tuple[Trainer, Run, str]:
+    """The training of one Gaussian or of several, where those are better at their cost, and why.
+
+    They are tried only where one leaves out much of what it should cover, and given up soon if they
+    are far from it. What counts in the end is how steady the evidence of a filter is from run to
+    run: a mode that is left out shows there, and hardly in the effective sample size.
+    """
+    share = one.fraction(run.best)
+    if share > ONE_WILL_DO:
+        return one, run, f"one Gaussian will do: {100 * share:.0f} % of its draws count"
+    trial = several.run(several.begin(), None, bar, TRIAL_ROUNDS)
+    promising = several.efficiency(trial.best) > PROMISING * one.efficiency(run.best)
+    if trial.interrupted or not promising:
+        return one, run, f"one Gaussian is kept: {several.recipe.components} are not worth it"
+    trial = several.run(trial, None, bar)
+    better = several.steadiness(trial.best) / one.steadiness(run.best)
+    reason = f"{several.recipe.components} Gaussians have {better:.2g} times the precision of the"
+    reason += " evidence per unit of work of one"
+    return (several, trial, reason) if better > 1 else (one, run, reason)
 
 
 def _trainer(
