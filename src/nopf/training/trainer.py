@@ -33,7 +33,7 @@ TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
 LOOKED_AT = 64  # tuples, for gradients
 ONE_WILL_DO = 0.8  # harmonic mean of the held-out ESS fractions: from there on one Gaussian is kept
-PROMISING = 0.6  # of the efficiency of one, that several must have after their trial
+PROMISING_ROUNDS = 4  # after which several Gaussians must be as efficient as one is
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 
@@ -99,9 +99,12 @@ def train(
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
         if recipe.components is None and not run.interrupted:
-            several = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
-            rival = Trainer(model, steps, several, "skeleton", key, paths, pattern, mesh)
-            trainer, run, reason = _with_several(trainer, run, rival, bar)
+            share = trainer.fraction(run.best)
+            reason = f"one Gaussian will do: {100 * share:.0f} % of its draws count"
+            if share < ONE_WILL_DO:
+                changed = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
+                rival = Trainer(model, steps, changed, "skeleton", key, paths, pattern, mesh)
+                trainer, run, reason = _with_several(trainer, run, rival, bar)
             bar.say(reason)
         proposal = trainer.proposal(run)
         # By way of the host: what was trained in double precision is used in the caller's.
@@ -141,17 +144,14 @@ def _with_objective(
 def _with_several(
     one: Trainer, run: Run, several: Trainer, bar: Progress
 ) -> tuple[Trainer, Run, str]:
-    """The training of one Gaussian or of several, where those are better at their cost, and why.
+    """The training of one Gaussian or of several, whichever is better at its cost, and why.
 
-    They are tried only where one leaves out much of what it should cover, and given up soon if they
-    are far from it. What counts in the end is how steady the evidence of a filter is from run to
-    run: a mode that is left out shows there, and hardly in the effective sample size.
+    Several are given up soon if they are not better. What counts in the end is how steady the
+    evidence of a filter is from run to run: a mode that is left out shows there, and hardly in the
+    effective sample size.
     """
-    share = one.fraction(run.best)
-    if share > ONE_WILL_DO:
-        return one, run, f"one Gaussian will do: {100 * share:.0f} % of its draws count"
-    trial = several.run(several.begin(), None, bar, TRIAL_ROUNDS)
-    promising = several.efficiency(trial.best) > PROMISING * one.efficiency(run.best)
+    trial = several.run(several.begin(), None, bar, PROMISING_ROUNDS)
+    promising = several.efficiency(trial.best) > one.efficiency(run.best)
     if trial.interrupted or not promising:
         return one, run, f"one Gaussian is kept: {several.recipe.components} are not worth it"
     trial = several.run(trial, None, bar)
