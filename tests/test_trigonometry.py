@@ -59,6 +59,18 @@ def test_functions_are_rewritten_and_stay_the_same():
     assert many[0].shape == (4,)
 
 
+@pytest.mark.parametrize("axes", [(None, 0), (0, None), (0, 0)])
+def test_arctan2_of_a_batch_and_of_what_is_the_same_for_all(axes):
+    shapes = {None: (), 0: (3,)}
+    y, x = (
+        jnp.asarray(np.random.default_rng(i).normal(size=shapes[axis]), jnp.float32)
+        for i, axis in enumerate(axes)
+    )
+    for transform in (lambda f: f, lambda f: jax.jacfwd(f, argnums=1), jax.jacrev):
+        found, wanted = (jax.vmap(transform(f), in_axes=axes)(y, x) for f in (arctan2, jnp.arctan2))
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
 def test_what_is_the_same_for_all_particles_is_left_alone():
     def transition(x, step):
         return x + jnp.sin(step.time) + jnp.cos(x)

@@ -6,7 +6,7 @@ precision. The error is below 3·10⁻⁷ for angles up to 10⁵; beyond, it is 
 once more. In double precision, and on other devices, JAX's own functions are used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -39,11 +39,26 @@ def elementwise(
 
     def operation(function: Callable[..., Any]) -> Callable[..., Any]:
         primitive = jex.Primitive("nopf_" + function.__name__.strip("_"))
+
+        def batch(inputs: Sequence[Array], axes: Sequence[int | None]) -> tuple[Array, int]:
+            first = axes[0]
+            if first is not None and all(axis == first for axis in axes):
+                return primitive.bind(*inputs), first
+            pairs = list(zip(inputs, axes, strict=True))
+            size = next(value.shape[axis] for value, axis in pairs if axis is not None)
+            rows = [
+                jnp.broadcast_to(value[None], (size, *value.shape))
+                if axis is None
+                else jnp.moveaxis(value, axis, 0)
+                for value, axis in pairs
+            ]
+            return primitive.bind(*rows), 0
+
         compiled = jax.jit(function)
         primitive.def_impl(compiled)
         primitive.def_abstract_eval(lambda *inputs: inputs[0].update(weak_type=False))
         mlir.register_lowering(primitive, mlir.lower_fun(compiled, multiple_results=False))
-        (batching.defvectorized if len(partials) == 1 else batching.defbroadcasting)(primitive)
+        batching.primitive_batchers[primitive] = batch
         ad.defjvp(
             primitive,
             *(lambda tangent, *inputs, slope=slope: tangent * slope(*inputs) for slope in partials),

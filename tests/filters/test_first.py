@@ -214,6 +214,14 @@ def test_a_state_that_was_stepped_under_jit_does_not_begin_again():
     assert state.index == 2
 
 
+def test_a_run_under_jit_over_its_key_alone():
+    model = models.linear(prior=PRIORS["gaussian"])
+    ys = np.array(nopf.simulate(model, 3, jax.random.key(1)).observations)
+    flt = nopf.ParticleFilter(model, nopf.LinearisedProposal(), 64)
+    own = jax.jit(lambda key: flt.run(ys, key=key).info.mean)(jax.random.key(0))
+    np.testing.assert_allclose(own, flt.run(ys, key=jax.random.key(0)).mean, atol=1e-4)
+
+
 def test_likelihoods_whose_digits_end_above_the_decimal_point():
     huge = 3e7
     model = models.linear(

@@ -82,6 +82,16 @@ def test_families_are_those_of_the_ancestors():
     np.testing.assert_array_equal(after.old, after.young)
 
 
+def test_families_are_those_of_a_search_also_in_double_precision():
+    for count in (1, 2, 7, 100, 1000):
+        drawn = np.sort(np.random.default_rng(count).integers(0, count, count)).astype(np.int32)
+        families = new_families(count)
+        found = families.after(jnp.asarray(drawn))
+        np.testing.assert_array_equal(found.old, np.searchsorted(drawn, families.old))
+        with jax.enable_x64(True):
+            assert families.after(jnp.asarray(drawn)).old.dtype == jnp.int32
+
+
 def test_sums_over_families():
     # As many particles as there are blocks, so that nothing is rounded.
     generator = np.random.default_rng(0)

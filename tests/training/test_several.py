@@ -96,6 +96,25 @@ def test_without_a_gradient_it_learns_all_the_same():
     assert learned.ess.mean() > 1.5 * plain.ess.mean()
 
 
+def test_a_likelihood_that_jax_cannot_differentiate_is_no_obstacle():
+    """A loop whose end is not known, as in a ray cast: there is no reverse mode."""
+
+    def seen(x):
+        return jax.lax.while_loop(lambda r: r < jnp.abs(x[0]), lambda r: r + 0.2, 0.0)[None]
+
+    model = models.linear(
+        observation=None,
+        observation_noise=None,
+        observation_log_prob=lambda y, x, step: -0.5 * jnp.sum(((y - seen(x)) / 0.2) ** 2),
+        observation_sample=lambda key, x, step: seen(x) + 0.2 * jax.random.normal(key, (1,)),
+    )
+    recipe = nopf.Recipe.fast(components=2, base="skeleton", width=8, steps=40, round=20)
+    assert nopf.train(model, 5, jax.random.key(0), recipe=recipe).recipe.components == 2
+    recipe = nopf.Recipe.fast(components=1, width=8, steps=40, round=20)
+    with pytest.warns(UserWarning, match="no gradient"):
+        nopf.train(model, 5, jax.random.key(0), recipe=recipe)
+
+
 def test_several_components_survive_a_file(tmp_path):
     model = models.unicycle()
     proposal = scrambled(model, objective="inclusive", components=3)

@@ -22,6 +22,7 @@ from nopf.filters.loop import (
     compiled_opened,
     compiled_run,
     compiled_update,
+    first_of_series,
     joined,
     part,
 )
@@ -177,7 +178,8 @@ class Filter(eqx.Module, Generic[Belief]):
             before = (*before, step)
         else:
             arrays = jax.tree.map(jnp.asarray, (observation, step))
-            last, info = compiled_first(self, last, *arrays, _stacked(before))
+            take: Any = first_of_series if is_traced(self) else compiled_first
+            last, info = take(self, last, *arrays, _stacked(before))
             before = None
         self._raise_on_nan(info, step)
         return FilterState(last[0], state.index + 1, now, last[1], before), info
@@ -350,7 +352,8 @@ class Filter(eqx.Module, Generic[Belief]):
         and what is then known of the steps before."""
         (belief, surprise), blind, said = last, _blind(ys), []
         # Over several devices, and with a function of the user's, all is compiled as one.
-        whole = self.over is not None or is_traced((self, last, ys, steps))
+        traced = is_traced((self, key, last, ys, steps))
+        whole = self.over is not None or traced or not hasattr(self, "meet")
         if belief is None and (blind or whole):
             belief = compiled_begin(self, key)
         if blind:

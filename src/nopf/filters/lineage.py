@@ -20,6 +20,7 @@ Resampling gives ancestors in ascending order, so that a family stays a range of
 there is to carry are the ends of these ranges.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -47,10 +48,11 @@ class Families(NamedTuple):
         # How many ancestors are before each end: first by rows of them, then within one. That is
         # quick to compile, and quick to run.
         ends, count = jnp.stack(self)[..., None], ancestors.size
+        count_true = functools.partial(jnp.sum, axis=-1, dtype=ends.dtype)
         width = max(1, math.isqrt(count))
         rows = jnp.pad(ancestors, (0, -count % width), constant_values=count).reshape(-1, width)
-        row = jnp.clip(jnp.sum(rows[None, None, :, 0] < ends, axis=-1) - 1, 0)
-        return Families(*(row * width + jnp.sum(rows[row] < ends, axis=-1)))
+        row = jnp.clip(count_true(rows[None, None, :, 0] < ends) - 1, 0)
+        return Families(*(row * width + count_true(rows[row] < ends)))
 
 
 def new_families(count: int) -> Families:

@@ -168,8 +168,10 @@ class ParticleEngine(Filter[Particles]):
         # None of them has an ancestor among the particles of the prior.
         families = new_families(self.here) if self.axis is None else None
         ancestors = self.ancestors(belief)._replace(families=families)
-        # All have the same weight: any of them will do.
-        some = jax.tree.map(lambda leaf: leaf[self._spread_evenly()], belief.states)
+        if self.axis is None:  # All have the same weight: any of them will do.
+            some = jax.tree.map(lambda leaf: leaf[self._spread_evenly()], belief.states)
+        else:
+            some = ParticleEngine._before(self, health_key, belief, ancestors)
         moved = Move(met.states, met.log_weights, belief.memory)
         return Weighed(
             (key, draw_key, health_key), ancestors, moved, some, ess=met.ess, level=met.level

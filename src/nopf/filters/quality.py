@@ -108,9 +108,10 @@ def _seen(
     def of_law(keys: Array) -> tuple[Judgement, Float[Array, " n"]]:
         def one(ancestor: Any, law: Any, key: Array) -> Any:
             whites = jax.random.normal(key, (DRAWS, law.white_size))
+            found = expect(flt.model, law, ancestor, y, step, whites)
             return (
                 judge(flt.model, law, ancestor, y, step, whites, flt.proposal.share),
-                -expect(flt.model, law, ancestor, y, step, whites).loss,
+                jnp.where(found.lost > 0, -jnp.inf, -found.loss),
             )
 
         each = jax.random.split(keys[0], ancestors.log_weights.shape[0])

@@ -162,7 +162,10 @@ class Judgement(NamedTuple):
 
     @property
     def ess_fraction(self) -> Float[Array, ""]:
-        return jnp.exp(jnp.minimum(2 * self.log_predictive - self.log_square, 0))
+        """0 if no draw was possible at all."""
+        some = jnp.isfinite(self.log_predictive)
+        log_share = 2 * self.log_predictive - jnp.where(some, self.log_square, 0)
+        return jnp.exp(jnp.minimum(log_share, 0))
 
 
 def judge(
@@ -194,9 +197,10 @@ def judge(
     fit = jnp.where(jnp.isnan(fit), -jnp.inf, fit)
     log_ratio = jax.vmap(law.log_ratio)(z)
     log_drawn = defend(log_ratio, others / count)  # of what was drawn from, over φ
+    squares = jnp.where(fit == -jnp.inf, fit, 2 * fit - log_drawn - defend(log_ratio, share))
     return Judgement(
         jax.nn.logsumexp(fit - log_drawn) - np.log(count),
-        jax.nn.logsumexp(2 * fit - log_drawn - defend(log_ratio, share)) - np.log(count),
+        jax.nn.logsumexp(squares) - np.log(count),
     )
 
 

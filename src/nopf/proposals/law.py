@@ -46,11 +46,6 @@ class Law(eqx.Module):
         """KL(q ‖ φ), where it is known exactly."""
         return None
 
-    @property
-    def sound(self) -> Bool[Array, ""]:
-        """Whether its numbers are good enough to draw from; if not, it stands for φ."""
-        return jnp.ones((), bool)
-
 
 class StandardNormal(Law):
     """The transition itself."""
@@ -168,7 +163,8 @@ class Mixture(Law):
     promise: Float[Array, ""]
 
     def __init__(self, log_weights: Float[Array, " c"], components: GaussianLaw):
-        """With a promise that is the sum of those of the components.
+        """With the promise Σ w p(y | mean) φ(mean) / q(mean) over the components, q being all of
+        them together: components that overlap are not counted twice.
 
         Args:
             log_weights: need not be normalised.
@@ -178,7 +174,12 @@ class Mixture(Law):
         some = jnp.isfinite(jnp.max(log_weights))
         self.log_weights = jax.nn.log_softmax(jnp.where(some, log_weights, 0))
         self.components = components
-        self.promise = jax.nn.logsumexp(components.promise)
+
+        def of_one(one: GaussianLaw) -> Float[Array, ""]:
+            centre = jnp.where(one.sound, one.mean, 0)
+            return one.promise + one.log_ratio(centre) - self.log_ratio(centre)
+
+        self.promise = jax.nn.logsumexp(self.log_weights + jax.vmap(of_one)(components))
 
     @property
     def white_size(self) -> int:
@@ -192,10 +193,6 @@ class Mixture(Law):
         one: GaussianLaw = jax.tree.map(lambda leaf: leaf[chosen], self.components)
         z, _ = one.place(white[:-1])
         return z, self.log_ratio(z)
-
-    @property
-    def sound(self) -> Bool[Array, ""]:
-        return jnp.all(jax.vmap(lambda one: one.sound)(self.components))
 
     def log_ratio(self, z: Float[Array, " k"]) -> Float[Array, ""]:
         each = jax.vmap(lambda one: one.log_ratio(z))(self.components)

@@ -112,6 +112,8 @@ class NeuralProposal(Proposal):
 
         def law(mean: Float[Array, " s"], factor: Factor) -> GaussianLaw:
             mean, factor = embedded(mean, factor, seen_in(self.pattern), model.noise_size)
+            if axis is not None:  # Training asks for no promise, and may have no gradient of it.
+                return GaussianLaw(mean, factor, lambda z: jnp.zeros(()), None)
             return GaussianLaw(
                 mean, factor, lambda z: model.log_likelihood(y, motion(z), step), None
             )

@@ -41,7 +41,9 @@ def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) 
 
     The tuples of training are the filter's own: particles of one step by their weight, and the
     observation that came next. Every fifth observation is held out; what does best there is kept,
-    so that the proposal does not get worse than it was by more than chance.
+    so that the proposal does not get worse than it was by more than chance. A proposal with the
+    inclusive objective learns from these particles too, but from observations that the model
+    simulates for them.
 
     Args:
         flt: a filter with a learned proposal.

@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from nopf.linear import run_once
 from nopf.model import StateSpaceModel
 from nopf.proposals.importance import expect, judge
-from nopf.proposals.law import Law
 from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import Recipe
 from nopf.simulate import Trajectories, simulate_steps
@@ -91,9 +90,7 @@ def batch_loss(
     def one(whites: Float[Array, "s k"], one_tuple: Tuples) -> Any:
         law, moments = proposal.law_and_moments(model, *one_tuple, AXIS)
         found = expect(model, law, *one_tuple, whites, recipe.closed_form)
-        # A law that gives way since its numbers are none has no loss, and that shall be seen.
-        loss = found.loss + jnp.where(law.sound, 0, jnp.nan)
-        return jnp.where(_told(law), loss, 0), jax.lax.pmean(found.lost, AXIS), moments
+        return jnp.where(_told(one_tuple), found.loss, 0), jax.lax.pmean(found.lost, AXIS), moments
 
     values, bad, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None, None))(whites, tuples)
     return jnp.mean(values), (moments, bad)
@@ -114,7 +111,7 @@ def _inclusive_loss(
         law, moments = proposal.law_and_moments(
             model, one_tuple.ancestors, y, one_tuple.steps, AXIS
         )
-        return -law.log_ratio(z) + jnp.where(law.sound, 0, jnp.nan), moments
+        return jnp.where(_told(one_tuple), -law.log_ratio(z), 0), moments
 
     values, moments = jax.vmap(one, axis_name=AXIS, out_axes=(0, None))(keys, tuples)
     return jnp.mean(values), (moments, jnp.zeros(()))
@@ -169,18 +166,15 @@ def score(
             loss = -proposal.law(model, one_tuple.ancestors, y, steps).log_ratio(z)
         else:
             loss = expect(model, law, *one_tuple, whites).loss
-        loss = loss + jnp.where(law.sound, 0, jnp.nan)
-        told = _told(law)
-        fraction = jnp.where(told & law.sound, seen.ess_fraction, jnp.nan)
-        return Scores(jnp.where(told, loss, 0), fraction)
+        told = _told(one_tuple)
+        return Scores(jnp.where(told, loss, 0), jnp.where(told, seen.ess_fraction, jnp.nan))
 
     return jax.vmap(one)(keys, tuples)
 
 
-def _told(law: Law) -> Bool[Array, ""]:
-    """Whether the law had anything to go by."""
-    informed = getattr(law, "informed", None)
-    return jnp.ones((), bool) if informed is None else informed
+def _told(one_tuple: Tuples) -> Bool[Array, ""]:
+    """Whether anything was observed."""
+    return ~jnp.all(jnp.isnan(one_tuple.observations))
 
 
 def _whites(key: PRNGKeyArray, recipe: Recipe, count: int, size: int) -> Float[Array, "n s k"]:

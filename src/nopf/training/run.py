@@ -34,6 +34,7 @@ from nopf.training.scaling import fit_features
 TUPLES = 1024  # of a gradient step, where the recipe does not say
 HELD_OUT, DRAWS = 1024, 64
 SCALE_TUPLES = 20_000
+LEAST = 1e-3  # of an ESS fraction, so that one tuple does not decide
 SERIES, REPEATS, SERIES_STEPS, SERIES_PARTICLES = 32, 8, 60, 128  # runs on simulated data
 ENOUGH = 2e-3  # nats; less counts as no progress
 GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
@@ -226,7 +227,7 @@ class Trainer:
         """Harmonic mean of the held-out ESS fractions: the variance of a filter adds up like their
         inverses."""
         fractions = self.score(network).ess_fraction
-        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / fractions)))
+        return float(jnp.nan_to_num(1 / jnp.nanmean(1 / jnp.maximum(fractions, LEAST))))
 
     def efficiency(self, network: Network) -> float:
         """Harmonic mean of the held-out ESS fractions over the work of one particle."""
@@ -244,13 +245,16 @@ class Trainer:
         flt = ParticleFilter(
             self.model, self._folded(network), SERIES_PARTICLES, quantiles=(), health=False
         )
-        posterior = flt.run_batch(
-            np.repeat(np.asarray(ys), REPEATS, axis=0),
-            key=self.score_key,
-            times=np.asarray(steps.time),
-            controls=steps.control,
-            start=float(steps.time[0] - steps.dt[0]),
-        )
+        try:
+            posterior = flt.run_batch(
+                np.repeat(np.asarray(ys), REPEATS, axis=0),
+                key=self.score_key,
+                times=np.asarray(steps.time),
+                controls=steps.control,
+                start=float(steps.time[0] - steps.dt[0]),
+            )
+        except FloatingPointError:  # No filter to speak of.
+            return 0.0
         evidence = np.asarray(posterior.log_evidence, float).reshape(SERIES, REPEATS)
         lost = ~np.isfinite(evidence).all(axis=1)
         variance = np.var(np.where(lost[:, None], 0, evidence), axis=1, ddof=1)

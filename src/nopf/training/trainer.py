@@ -26,7 +26,7 @@ from nopf.steps import Step
 from nopf.training.checkpoint import settled_base
 from nopf.training.objective import as_tuples, gradients_that_tell
 from nopf.training.progress import Progress
-from nopf.training.run import HELD_OUT, SCALE_TUPLES, Run, Trainer
+from nopf.training.run import HELD_OUT, SCALE_TUPLES, Run, Trainer, TrainingInterrupted
 
 TRAJECTORIES = 64  # at least, to scale features and to hold out
 TRIAL_ROUNDS = 8
@@ -94,17 +94,24 @@ def train(
         count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
         paths = simulate_particles(model, steps, simulate_key, batch=count)
         settled = None if checkpoint is None else settled_base(checkpoint)
-        recipe = _with_objective(model, steps, recipe, key, paths, pattern)
+        given = recipe
+        recipe = _with_objective(model, steps, given, key, paths, pattern)
         trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
-        if recipe.components is None and not run.interrupted:
+        open_to_several = given.components is None and given.objective == "auto"
+        if open_to_several and not run.interrupted:
             share = trainer.fraction(run.best)
             reason = f"one Gaussian will do: {100 * share:.0f} % of its draws count"
             if share < ONE_WILL_DO:
                 changed = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
-                rival = Trainer(model, steps, changed, "skeleton", key, paths, pattern, mesh)
-                trainer, run, reason = _with_several(trainer, run, rival, bar)
+                base = "skeleton" if given.base == "auto" else given.base
+                try:
+                    rival = Trainer(model, steps, changed, base, key, paths, pattern, mesh)
+                    trainer, run, reason = _with_several(trainer, run, rival, bar)
+                except KeyboardInterrupt:
+                    reason = "one Gaussian is kept: the trial of several was interrupted"
+                    warnings.warn(f"training: {reason}", TrainingInterrupted, stacklevel=2)
             bar.say(reason)
         proposal = trainer.proposal(run)
         # By way of the host: what was trained in double precision is used in the caller's.
@@ -130,7 +137,11 @@ def _with_objective(
     look_key, key = jax.random.split(key)
     tuples = as_tuples(paths, steps, look_key, 0.0, missing)
     some = jax.tree.map(lambda leaf: leaf[:LOOKED_AT], tuples)
-    if float(gradients_that_tell(model, some, key)) > 0.5:
+    try:
+        share = float(gradients_that_tell(model, some, key))
+    except (NotImplementedError, TypeError, ValueError):  # as JAX says of a loop or a callback
+        share = 0.0
+    if share > 0.5:
         return dataclasses.replace(recipe, objective="exclusive")
     warnings.warn(
         "training: the likelihood has no gradient (is there a lookup, a count or a floor in it?); "
@@ -151,14 +162,18 @@ def _with_several(
     effective sample size.
     """
     trial = several.run(several.begin(), None, bar, PROMISING_ROUNDS)
-    promising = several.efficiency(trial.best) > one.efficiency(run.best)
-    if trial.interrupted or not promising:
+    if trial.interrupted:
+        raise KeyboardInterrupt
+    if several.efficiency(trial.best) <= one.efficiency(run.best):
         return one, run, f"one Gaussian is kept: {several.recipe.components} are not worth it"
     trial = several.run(trial, None, bar)
-    better = several.steadiness(trial.best) / one.steadiness(run.best)
-    reason = f"{several.recipe.components} Gaussians have {better:.2g} times the precision of the"
+    if trial.interrupted:
+        raise KeyboardInterrupt
+    rival, known = several.steadiness(trial.best), one.steadiness(run.best)
+    ratio = rival / known if known > 0 else np.inf
+    reason = f"{several.recipe.components} Gaussians have {ratio:.2g} times the precision of the"
     reason += " evidence per unit of work of one"
-    return (several, trial, reason) if better > 1 else (one, run, reason)
+    return (several, trial, reason) if rival > known else (one, run, reason)
 
 
 def _trainer(
