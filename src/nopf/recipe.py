@@ -31,7 +31,8 @@ class Recipe:
             one of the posterior from the proposal, by simulated states, which needs none and leaves
             out no mode; or "auto" for the exclusive one where it can be had.
         components: Gaussians of the law, more than one only with the inclusive objective; None for
-            one where that is enough, and `SEVERAL` where it leaves out a mode.
+            one where that is enough, and `SEVERAL` where it leaves out a mode (which is looked for
+            if `steps` is 1000 or more).
         width: units of a hidden layer.
         depth: hidden layers, or residual blocks.
         closed_form: the divergence from the transition exactly, and only the likelihood by

@@ -32,6 +32,7 @@ TRAJECTORIES = 64  # at least, to scale features and to hold out
 TRIAL_ROUNDS = 8
 LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
 LOOKED_AT = 64  # tuples, for gradients
+FULL = 1000  # gradient steps at most: with fewer, one Gaussian is not given up
 ONE_WILL_DO = 0.8  # harmonic mean of the held-out ESS fractions: from there on one Gaussian is kept
 PROMISING_ROUNDS = 4  # after which several Gaussians must be as efficient as one is
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
@@ -99,8 +100,9 @@ def train(
         trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
-        open_to_several = given.components is None and given.objective == "auto"
-        if open_to_several and not run.interrupted:
+        # What a brief training has not learned says nothing of modes.
+        brief = given.steps < FULL or run.interrupted
+        if given.components is None and given.objective == "auto" and not brief:
             share = trainer.fraction(run.best)
             reason = f"one Gaussian will do: {100 * share:.0f} % of its draws count"
             if share < ONE_WILL_DO:
