@@ -17,11 +17,17 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
+from nopf.compiling import is_brief
 from nopf.crowd import total
 
 Tree = TypeVar("Tree")
 
 MANY = 24  # coordinates; up to so many are written out
+
+
+def written_out(size: int) -> bool:
+    """Whether a vector of so many coordinates is written out one by one."""
+    return size <= MANY and not is_brief()
 
 
 def by_column(tree: Tree) -> Tree:
@@ -90,11 +96,11 @@ def columns_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
 def one_by_one(function: Callable[..., Any], *vectors: Any) -> Array:
     """A function of numbers for each coordinate of some vectors.
 
-    Up to `MANY` are written out: each is then one array over particles, and what is not needed is
+    Few are written out: each is then one array over particles, and what is not needed is
     not computed. As vectors they would have to be put together and taken apart again.
     """
     size = vectors[0].shape[-1]
-    if size > MANY:
+    if not written_out(size):
         return function(*vectors)
     parts = [jnp.unstack(jnp.asarray(vector), axis=-1) for vector in vectors]
     return jnp.stack([function(*entries) for entries in zip(*parts, strict=True)], axis=-1)
@@ -102,7 +108,7 @@ def one_by_one(function: Callable[..., Any], *vectors: Any) -> Array:
 
 def summed(function: Callable[..., Any], *vectors: Any) -> Array:
     """The sum of a function of numbers over the coordinates of some vectors."""
-    if vectors[0].shape[-1] > MANY:
+    if not written_out(vectors[0].shape[-1]):
         return jnp.sum(function(*vectors), axis=-1)
     parts = [jnp.unstack(jnp.asarray(vector), axis=-1) for vector in vectors]
     terms = [function(*entries) for entries in zip(*parts, strict=True)]

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import as_array, expect_shape, shape_of, some_key
 from nopf.gaussian import Gaussian
+from nopf.keys import plain
 from nopf.layout import one_by_one
 from nopf.noise import Noise
 from nopf.robust import Tails
@@ -294,7 +295,7 @@ class CustomLikelihood(Likelihood):
         return as_array(vectorised(self.custom_log_prob)(y, x, step))
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, " d"], step: Step) -> Float[Array, " m"]:
-        return as_array(self.custom_sample(key, x, step))
+        return as_array(self.custom_sample(plain(key), x, step))
 
     def check(self, size: int, width: int, step: Step) -> None:
         x, y = shape_of(size), shape_of(width)

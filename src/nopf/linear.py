@@ -1,7 +1,7 @@
 """Linear algebra on models: tangents, tests of linearity, and small systems for many particles."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,16 +14,8 @@ from nopf.layout import MANY
 from nopf.model import StateSpaceModel
 from nopf.steps import Step
 
-_P, _T = ParamSpec("_P"), TypeVar("_T")
-
 Pattern = tuple[tuple[int, ...], ...]
 """For each input the outputs that depend on it."""
-
-
-def run_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Compiled for a single run, with the least effort: compiling would take all the time."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    return eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
 
 
 def linearise(

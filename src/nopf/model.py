@@ -31,6 +31,7 @@ from nopf.functions import (
     width_of,
 )
 from nopf.gaussian import Gaussian, GaussianMixture, is_traced
+from nopf.keys import plain
 from nopf.layout import one_by_one
 from nopf.likelihood import (
     Likelihood,
@@ -154,7 +155,7 @@ class StateSpaceModel(eqx.Module):
     # For one particle ---------------------------------------------------------------------------
 
     def sample_prior(self, key: PRNGKeyArray) -> Particle:
-        return self.space.wrap(as_array(self.prior.sample(key)))
+        return self.space.wrap(as_array(self.prior.sample(plain(key))))
 
     @property
     def origins(self) -> tuple[Float[Array, " c"], Any] | None:

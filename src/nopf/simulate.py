@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer
+from nopf.compiling import run_seldom
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import Particle, StateSpaceModel
 from nopf.steps import Step
@@ -115,7 +116,7 @@ def simulate_steps(
     return Trajectories(initial_state, states, observations, steps)
 
 
-@eqx.filter_jit
+@run_seldom
 def _simulate_batch(
     model: StateSpaceModel, steps: Step, keys: Any, initial_state: Any
 ) -> Trajectories:

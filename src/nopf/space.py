@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.crowd import total
-from nopf.layout import MANY, one_by_one, weighted_sums
+from nopf.layout import one_by_one, weighted_sums, written_out
 from nopf.trigonometry import arctan2, cos, elementwise, sin
 
 QUANTILE_ERROR = 0.0086  # of a standard deviation: the width of a bin
@@ -64,7 +64,7 @@ class Space(eqx.Module):
         if not self.angles:
             return x
         x = jnp.asarray(x, jnp.result_type(x, float))
-        if self.size > MANY:
+        if not written_out(self.size):
             return jnp.where(self._angular(x.ndim), wrap_angle(x), x)
         parts = enumerate(jnp.unstack(x, axis=-1))
         return jnp.stack(

@@ -53,7 +53,7 @@ def test_what_filters_do_they_do_on_a_mesh():
     found = answer(start(4, "all"))
     assert found["steps_and_run"] < 1e-5
     assert found["own"] < 1e-4
-    assert found["mean"] < 0.15  # about five standard errors
+    assert found["mean"] < 0.11  # five times the largest standard deviation over 60 keys
     assert found["quantiles"] < 0.3
     assert found["batch"] < 1e-5
     assert np.isnan(found["p_values"][2])

@@ -14,6 +14,7 @@ from nopf.filters.health import DRAWS, p_value_among
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
+from nopf.keys import quick
 from nopf.model import StateSpaceModel, check_model
 from nopf.steps import Step
 
@@ -59,7 +60,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         self.health = bool(health)
 
     def begin(self, key: PRNGKeyArray | None) -> Ensemble:
-        key, prior_key = jax.random.split(check_key(key))
+        key, prior_key = jax.random.split(quick(check_key(key)))
         keys = jax.random.split(prior_key, self.particles)
         return Ensemble(key, jax.vmap(self.model.sample_prior)(keys))
 

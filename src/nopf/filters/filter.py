@@ -18,12 +18,12 @@ from nopf.filters.loop import (
     compiled_begin,
     compiled_continuation,
     compiled_first,
-    compiled_meet,
     compiled_opened,
     compiled_run,
     compiled_update,
     first_of_series,
     joined,
+    met_and_continued,
     part,
 )
 from nopf.filters.posterior import Info, Posterior, check_one_series
@@ -370,9 +370,8 @@ class Filter(eqx.Module, Generic[Belief]):
             given = (belief, surprise), ys, steps
             last, outcome = compiled_opened(self, *given, keep, _stacked(before))
         else:
-            first = jax.tree.map(jnp.asarray, (ys[0], part(steps, 0)))
-            belief, met = compiled_meet(self, key, belief, *first, _stacked(before))
-            last, outcome = compiled_continuation(self, (belief, surprise), ys, steps, keep, met)
+            stacked = _stacked(before)
+            last, outcome = met_and_continued(self, key, belief, surprise, ys, steps, keep, stacked)
         return (last, joined([*said, outcome])), None
 
     def _next_step(self, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from nopf.compiling import in_brief
 from nopf.crowd import largest, log_total
 from nopf.filters.moving import draw_prior, started, white_numbers
 from nopf.layout import by_column
@@ -252,17 +253,17 @@ def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Ste
     origin = jnp.repeat(everywhere, STARTS)
     own = jax.tree.map(lambda leaf: leaf[origin], parts)
     starts = jnp.tile(jnp.asarray(places), (count, 1))
-    means, roots, promises = _fit_all(model, y, step, before, own, starts)
-    promises = promises + log_chances[origin]
-    modes = []
-    for _ in range(MODES):
+    with in_brief():
+        means, roots, promises = _fit_all(model, y, step, before, own, starts)
+
+    def next_mode(promises: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
         best = jnp.argmax(promises)
-        modes.append((best, promises[best]))
         away = jnp.einsum("jv,vw->jw", means - means[best][None], roots[best])
         near = (jnp.sum(away**2, axis=1) < width) & (origin == origin[best])
-        promises = jnp.where(near, -jnp.inf, promises)
-    chosen = jnp.stack([mode for mode, _ in modes])
-    promise = jnp.stack([value for _, value in modes])
+        return jnp.where(near, -jnp.inf, promises), (best, promises[best])
+
+    promises = promises + log_chances[origin]
+    _, (chosen, promise) = jax.lax.scan(next_mode, promises, None, length=MODES)
     some = jnp.isfinite(promise[0])
     log_share = jnp.where(some, jax.nn.log_softmax(jnp.where(some, promise, 0)), -jnp.inf)
     # Each mode twice: the wider law is there for what bends.

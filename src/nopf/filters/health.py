@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.compiling import in_brief
+from nopf.filters.moving import white_numbers
 from nopf.likelihood import Likelihood
 from nopf.model import StateSpaceModel
 from nopf.space import Space, wrap_angle
@@ -73,20 +75,20 @@ def predictive_p_values(
     """
     k, m, c = model.noise_size, model.observation_space.size, model.completion_size
     # All noise in one draw: each costs more than what is drawn.
-    white = jax.random.normal(key, (DRAWS, k + m + c))
+    white = white_numbers(key, DRAWS, k + m + c)
 
     def predicted(x: Any, white: Float[Array, " w"]) -> Float[Array, " d"]:
         return model.complete(model.move(x, white[:k], step), white[k + m :])
 
-    states = jax.vmap(predicted)(before, white)
-    see_key = jax.random.fold_in(key, 1)
-
     def p_value(likelihood: Likelihood) -> Float[Array, ""]:
+        see_key = jax.random.fold_in(key, 1)
         seen = likelihood.sample_many(see_key, states, step, white[:, k : k + m])
         return p_value_among(model, y, seen)  # which wraps
 
-    value, nominal = p_value(model.likelihood), model.likelihood.nominal()
-    return value, value if nominal is model.likelihood else p_value(nominal)
+    with in_brief():
+        states = jax.vmap(predicted)(before, white)
+        value, nominal = p_value(model.likelihood), model.likelihood.nominal()
+        return value, value if nominal is model.likelihood else p_value(nominal)
 
 
 def p_value_among(

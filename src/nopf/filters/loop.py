@@ -5,6 +5,7 @@ A `flt` here is a `Filter`: it begins, updates, judges by p-values, and gives an
 
 import copy
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from nopf.compiling import blank, is_new, run_seldom
 from nopf.filters.health import Surprise
+from nopf.keys import quick
 from nopf.steps import Step
 
 
@@ -129,8 +132,6 @@ def on_all(flt: Any, function: Any, inputs: tuple[Any, ...], outputs: Any) -> An
 
 
 BELIEF, ENSEMBLE = "belief", "ensemble"
-# How a function is compiled that runs once in a series: compiling takes longer than running it.
-LITTLE = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 
 
 @eqx.filter_jit
@@ -152,10 +153,7 @@ def first_of_series(flt: Any, last: Any, y: Array, step: Step, before: Step | No
     return on_all(flt, first, (BELIEF, None, None), (BELIEF, None))(last, y, step)
 
 
-compiled_first: Any = eqx.filter_jit(
-    first_of_series,
-    compiler_options=LITTLE,  # type: ignore[call-overload]
-)
+compiled_first: Any = run_seldom(first_of_series)  # once in a series
 
 
 def meet(flt: Any, key: Any, belief: Any, y: Array, step: Step, before: Step | None) -> Any:
@@ -164,10 +162,7 @@ def meet(flt: Any, key: Any, belief: Any, y: Array, step: Step, before: Step | N
     return belief, flt.meet(belief, y, step, before)
 
 
-compiled_meet: Any = eqx.filter_jit(
-    meet,
-    compiler_options=LITTLE,  # type: ignore[call-overload]
-)
+compiled_meet: Any = run_seldom(meet)
 
 
 @eqx.filter_jit
@@ -186,6 +181,36 @@ def compiled_continuation(
         return scan(flt, last, ys, steps, keep, met)
 
     return on_all(flt, run, (BELIEF, None, None), (BELIEF, (None, ENSEMBLE)))(last, ys, steps)
+
+
+def met_and_continued(
+    flt: Any,
+    key: Any,
+    belief: Any,
+    surprise: Surprise,
+    ys: Any,
+    steps: Step,
+    keep: bool,
+    before: Step | None,
+) -> Any:
+    """A series whose first observation is met by a step of its own, compiled apart: with less
+    effort, and at the same time as the rest."""
+    first = jax.tree.map(jnp.asarray, (ys[0], part(steps, 0)))
+    meeting = flt, key, belief, *first, before
+
+    def continuing(met: Any) -> Any:
+        return flt, (met[0], surprise), ys, steps, keep, met[1]
+
+    if is_new("met_and_continued", (meeting, ys, steps, keep)):
+        lowered = compiled_meet.lower(*meeting)
+        with ThreadPoolExecutor(1) as beside:
+            compiled = beside.submit(lowered.compile)
+            _, shapes, _ = lowered.lowered.out_info
+            like = quick(key) if belief is None else belief.key
+            ahead: Any = compiled_continuation
+            ahead.lower(*continuing(blank(shapes, like))).compile()
+            compiled.result()
+    return compiled_continuation(*continuing(compiled_meet(*meeting)))
 
 
 @eqx.filter_jit

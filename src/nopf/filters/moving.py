@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.filters.lineage import Families
+from nopf.keys import plain
 from nopf.layout import by_column
 from nopf.model import StateSpaceModel
 from nopf.proposals import Law, Move, Proposal
@@ -79,7 +80,7 @@ def move_all(
     n = ancestors.log_weights.shape[0]
     if isinstance(proposal, WeighsItself):
         propose = jax.vmap(proposal.propose, in_axes=(0, None, 0, None, None, 0))
-        return propose(jax.random.split(key, n), model, states, y, step, memory)
+        return propose(plain(jax.random.split(key, n)), model, states, y, step, memory)
     assert laws is not None
     place = jax.random.uniform(jax.random.fold_in(key, 0))
     z, log_ratio = draw(laws, white_numbers(key, n, laws.white_size), share, place)

@@ -28,6 +28,7 @@ from nopf.filters.moving import (
     white_numbers,
 )
 from nopf.filters.posterior import Info
+from nopf.keys import plain, quick
 from nopf.layout import by_column
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Move, Proposal, TransitionProposal
@@ -111,7 +112,7 @@ class ParticleEngine(Filter[Particles]):
         """The ancestors of this step."""
 
     def begin(self, key: PRNGKeyArray | None) -> Particles:
-        key, prior_key = jax.random.split(check_key(key))
+        key, prior_key = jax.random.split(quick(check_key(key)))
         prior_key, n = own_key(prior_key, self.axis), self.here
         states = draw_prior(self.model, prior_key, n)
         memory = jax.tree.map(
@@ -280,7 +281,7 @@ class ParticleEngine(Filter[Particles]):
     ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
         """Ancestors, and the weight that each has from now on: all the same on a device, and
         together as much as the device held before."""
-        chosen = self.resampling(key, log_weights)
+        chosen = self.resampling(plain(key), log_weights)
         equal = self._equal_weights()
         if self.mesh is not None:
             equal = equal + (jax.nn.logsumexp(log_weights) + np.log(self.mesh.size))

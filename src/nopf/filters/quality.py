@@ -4,16 +4,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
+from nopf.compiling import run_seldom
 from nopf.filters.moving import Ancestors, fitted, move_all
 from nopf.filters.particle import ParticleFilter
 from nopf.gaussian import Numbers
+from nopf.keys import quick
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import NeuralProposal, Proposal
 from nopf.proposals.importance import Judgement, expect, judge
@@ -84,7 +85,7 @@ def quality(
     else:
         steps = model.steps(positive_integer(horizon, "horizon"), times, controls, start)
     flt = ParticleFilter(model, proposal, PARTICLES, quantiles=(), health=False)
-    keys = jax.random.split(check_key(key), positive_integer(trajectories, "trajectories"))
+    keys = jax.random.split(quick(check_key(key)), positive_integer(trajectories, "trajectories"))
     ess, limit, gap = (np.asarray(values) for values in _measure(flt, steps, keys))
     return Quality(ess.mean(0), gap.mean(0), ess.mean(0) / limit.mean(0))
 
@@ -121,7 +122,7 @@ def _seen(
     return of_itself if ancestors.laws is None else of_law
 
 
-@eqx.filter_jit
+@run_seldom
 def _measure(flt: ParticleFilter, steps: Step, keys: Array) -> Any:
     """Share of the particles that count, the same for the optimal proposal, and the gap."""
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from nopf.arguments import check_key, positive_integer
 from nopf.filters.posterior import Posterior
 from nopf.gaussian import is_traced
+from nopf.keys import quick
 from nopf.linear import linear_motion
 from nopf.model import StateSpaceModel
 from nopf.resampling import indices_at
@@ -188,7 +189,7 @@ def draw_backwards(
     if posterior.particles is None or posterior.log_weights is None:
         raise ValueError('smooth: the particles are needed; run the filter with keep="particles"')
     _check_noise(model, posterior)
-    count, key = positive_integer(trajectories, "trajectories"), check_key(key)
+    count, key = positive_integer(trajectories, "trajectories"), quick(check_key(key))
     history = History(model, posterior.particles, posterior.log_weights, posterior.steps)
     if lag is None:
         drawn = backward_simulation(history, key, count)

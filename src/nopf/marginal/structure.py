@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from nopf.compiling import run_once
 from nopf.gaussian import Gaussian, GaussianMixture, is_traced
-from nopf.linear import Pattern, run_once
+from nopf.linear import Pattern
 from nopf.model import StateSpaceModel
 from nopf.robust import Outliers
 from nopf.steps import Step

@@ -1,5 +1,6 @@
 """What identifies a model, so that a proposal is not used with another one by mistake."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from nopf.compiling import run_once
 from nopf.marginal import MarginalisedModel
 from nopf.model import StateSpaceModel
 from nopf.steps import Step
@@ -24,35 +26,50 @@ def fingerprint(model: StateSpaceModel, controls: int | None) -> dict[str, Any]:
     """
     # In single precision always: in double the same key draws other states.
     with jax.enable_x64(False):
-        given, model = model, model.whole
-        control = None if controls is None else jnp.zeros(controls)
-        steps = [model.nominal_step(index, control) for index in STEPS]
-        step = steps[0]
-        states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), len(STEPS)))
-        probes = list(zip(states, steps, strict=True))
-        found = shape_of(given) | {
-            "dt": model.dt,
-            "process_noise": _process_noise(model, probes),
-            "prior": _numbers(states),
-            "transition": _numbers([model.skeleton(x, at) for x, at in probes]),
-        }
-        if model.likelihood.additive:
-            found["observation_noise"] = _numbers(model.observation_noise_at(step).factor)
-        if model.likelihood.predicts:
-            found["observation"] = _numbers([model.predict_observation(x, at) for x, at in probes])
-        ys = [model.sample_observation(jax.random.key(0), x, at) for x, at in probes]
-        found["likelihood"] = _numbers(
-            [model.log_likelihood(y, x, at) for y, (x, at) in zip(ys, probes, strict=True)]
-        )
-    return found
+        numbers: dict[str, Any] = _probe(model.whole, controls)
+        # As it was given, where it is constant: in single precision 0.7 would read 0.69999999.
+        for name, noise in [
+            ("process_noise", model.whole.process_noise),
+            ("observation_noise", getattr(model.whole.likelihood, "noise", None)),
+        ]:
+            if name in numbers and noise is not None and noise.constant is not None:
+                numbers[name] = noise.constant.factor
+        found = {name: np.asarray(value, np.float64).tolist() for name, value in numbers.items()}
+    return shape_of(model) | {"dt": model.dt} | found
 
 
-def _process_noise(model: StateSpaceModel, probes: list[tuple[Array, Step]]) -> Any:
-    """The noise's factor at the first step; what noise makes of the states, if it is no such."""
-    if model.process_noise is not None and not model.process_noise.reads_state:
-        return _numbers(model.process_noise_at(probes[0][1]).factor)
-    white = jnp.linspace(-1.0, 1.0, model.noise_size)
-    return _numbers([model.move(x, white, step) for x, step in probes])
+@run_once
+def _probe(model: StateSpaceModel, controls: int | None) -> dict[str, Array]:
+    """What the functions of a model give at a few states."""
+    control = None if controls is None else jnp.zeros(controls)
+    steps = [model.nominal_step(index, control) for index in STEPS]
+    states = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(0), len(STEPS)))
+    probes = list(zip(states, steps, strict=True))
+
+    def each(function: Callable[..., Array]) -> Array:
+        return jnp.stack([function(x, step) for x, step in probes])
+
+    noise = model.process_noise
+    if noise is not None and not noise.reads_state:
+        process_noise = model.process_noise_at(steps[0]).factor
+    else:  # what noise makes of the states
+        white = jnp.linspace(-1.0, 1.0, model.noise_size)
+        process_noise = each(lambda x, step: model.move(x, white, step))
+    found = {
+        "process_noise": process_noise,
+        "prior": states,
+        "transition": each(model.skeleton),
+    }
+    if model.likelihood.additive:
+        found["observation_noise"] = model.observation_noise_at(steps[0]).factor
+    if model.likelihood.predicts:
+        found["observation"] = each(model.predict_observation)
+
+    def likelihood(x: Array, step: Step) -> Array:
+        y = model.sample_observation(jax.random.key(0), x, step)
+        return model.log_likelihood(y, x, step)
+
+    return found | {"likelihood": each(likelihood)}
 
 
 def shape_of(model: StateSpaceModel) -> dict[str, Any]:
@@ -84,10 +101,6 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
         else:
             said.append(f"{key} was {a}, is {b}")
     return said
-
-
-def _numbers(values: Any) -> Any:
-    return np.asarray(values, np.float64).tolist()
 
 
 def _same(a: Any, b: Any, slack: float) -> bool:

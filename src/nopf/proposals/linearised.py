@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
+from nopf.compiling import run_once
 from nopf.gaussian import is_traced
 from nopf.layout import MANY
 from nopf.linear import (
@@ -21,7 +22,6 @@ from nopf.linear import (
     dot,
     finite,
     jacobian_rows,
-    run_once,
     scaled,
     solve_lower,
     solve_upper,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.compiling import run_once
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.gaussian import is_traced
 from nopf.model import Particle, StateSpaceModel
@@ -231,7 +232,7 @@ def untrained(
     sees = seen_in(pattern)
     size = noise_size if sees is None else len(sees)
     return NeuralProposal(
-        network=Network(count, size, len(pairs_in(pattern, size)), recipe, key),
+        network=run_once(Network)(count, size, len(pairs_in(pattern, size)), recipe, key),
         features=features,
         steps=steps,
         history=np.zeros((0, 4)),

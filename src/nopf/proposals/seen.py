@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from nopf.compiling import run_once
 from nopf.gaussian import is_traced
-from nopf.linear import Pattern, run_once
+from nopf.linear import Pattern
 from nopf.model import Particle, StateSpaceModel
 from nopf.steps import Step
 

@@ -11,8 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
+from nopf.compiling import run_seldom
 from nopf.filters.particle import ParticleEngine
 from nopf.filters.posterior import Posterior, check_one_series
+from nopf.keys import quick
 from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
 from nopf.proposals.network import Network
@@ -59,7 +61,7 @@ def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) 
         )
     _check_seen(flt.model, seen)
     rounds = -(-positive_integer(steps, "steps") // ROUND)
-    adapted = _descend(flt.proposal, flt.model, seen, check_key(key), rounds * ROUND)
+    adapted = _descend(flt.proposal, flt.model, seen, quick(check_key(key)), rounds * ROUND)
     return eqx.tree_at(lambda f: f.proposal, flt, adapted)
 
 
@@ -122,7 +124,7 @@ def _told(seen: Posterior) -> np.ndarray:
     return ~np.isnan(np.asarray(seen.observations)[1:]).all(axis=1)
 
 
-@eqx.filter_jit
+@run_seldom
 def _score(
     proposal: NeuralProposal, network: Network, model: StateSpaceModel, tuples: Tuples, key: Any
 ) -> Any:
@@ -130,7 +132,7 @@ def _score(
     return score(proposal, model, tuples, key, DRAWS)
 
 
-@eqx.filter_jit
+@run_seldom
 def _round(
     proposal: NeuralProposal,
     network: Network,

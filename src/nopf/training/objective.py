@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from nopf.linear import run_once
+from nopf.compiling import run_once
 from nopf.model import StateSpaceModel
 from nopf.proposals.importance import expect, judge
 from nopf.proposals.neural import NeuralProposal

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.compiling import in_brief, run_once, run_seldom
 from nopf.crowd import axis_of, own_key
 from nopf.filters.moving import Ancestors, move_all
 from nopf.filters.particle import ParticleFilter
@@ -321,11 +322,11 @@ class Trainer:
         return run.step / end
 
 
-_as_tuples = eqx.filter_jit(as_tuples)
-_score = eqx.filter_jit(score)
+_as_tuples = run_once(as_tuples)
+_score = run_seldom(score)
 
 
-@eqx.filter_jit
+@run_seldom
 def _gradient_steps(
     blank: NeuralProposal,
     network: Network,
@@ -344,9 +345,10 @@ def _gradient_steps(
     def on_one(key: PRNGKeyArray) -> tuple[Network, Any, Array, Array]:
         data_key, key = jax.random.split(own_key(key, axis))
         rate = blank.recipe.missing_rate
-        tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
-        batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
-        return descend(blank, network, optimiser, model, batches, key, rates, axis)
+        with in_brief():
+            tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
+            batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
+            return descend(blank, network, optimiser, model, batches, key, rates, axis)
 
     if mesh is None:
         return on_one(key)

@@ -5,12 +5,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nopf.compiling import run_once
 from nopf.model import StateSpaceModel
 from nopf.proposals.features import Features
 from nopf.training.objective import Tuples
 
 
-@eqx.filter_jit
+@run_once
 def fit_features(features: Features, model: StateSpaceModel, tuples: Tuples) -> Features:
     """Scales the features by what was simulated."""
     ancestors, ys, steps = tuples

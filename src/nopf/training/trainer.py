@@ -17,6 +17,7 @@ from jaxtyping import Array, PRNGKeyArray
 from nopf.arguments import check_key, positive_integer
 from nopf.crowd import check_mesh
 from nopf.gaussian import Numbers
+from nopf.keys import quick
 from nopf.model import StateSpaceModel, check_model
 from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.neural import NeuralProposal
@@ -90,7 +91,7 @@ def train(
             recipe = dataclasses.replace(recipe, missing_rate=rate)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
-    key, simulate_key = jax.random.split(check_key(key))
+    key, simulate_key = jax.random.split(quick(check_key(key)))
     with Progress(progress) as bar, _precision(recipe):
         count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
         paths = simulate_particles(model, steps, simulate_key, batch=count)
