@@ -32,7 +32,10 @@ def start(devices, *arguments):
 
 
 def answer(process):
-    out, _ = process.communicate(timeout=300)
+    try:
+        out, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()  # of no effect on one that has ended
     assert process.returncode == 0
     return json.loads(out.splitlines()[-1])
 

@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.compiling import in_brief, run_once, run_seldom
 from nopf.crowd import axis_of, own_key
+from nopf.filters.health import Surprise
+from nopf.filters.loop import scan
 from nopf.filters.moving import Ancestors, move_all
 from nopf.filters.particle import ParticleFilter
 from nopf.model import StateSpaceModel
@@ -236,30 +238,22 @@ class Trainer:
 
     def steadiness(self, network: Network) -> float:
         """How little the log-evidence of a filter differs from run to run, on simulated series:
-        one over its variance, over the work of one particle."""
+        one over its variance, over the work of one particle.
+
+        All particles begin where the series does: what a wide prior costs at the first observation
+        is the same for every proposal, and would hide how they differ.
+        """
         most = slice(SERIES_STEPS)
         steps = jax.tree.map(lambda leaf: leaf[most], self.steps)
-        keys = jax.random.split(jax.random.fold_in(self.score_key, 0), SERIES)
-        ys = jax.vmap(lambda key: simulate_steps(self.model, steps, key).observations)(keys)
-        if self.missing is not None:
-            ys = jnp.where(self.missing[None, most], jnp.nan, ys)
         flt = ParticleFilter(
             self.model, self._folded(network), SERIES_PARTICLES, quantiles=(), health=False
         )
-        try:
-            posterior = flt.run_batch(
-                np.repeat(np.asarray(ys), REPEATS, axis=0),
-                key=self.score_key,
-                times=np.asarray(steps.time),
-                controls=steps.control,
-                start=float(steps.time[0] - steps.dt[0]),
-            )
-        except FloatingPointError:  # No filter to speak of.
-            return 0.0
-        evidence = np.asarray(posterior.log_evidence, float).reshape(SERIES, REPEATS)
+        missing = None if self.missing is None else self.missing[most]
+        evidence = np.asarray(_log_evidences(flt, self.score_key, steps, missing), float)
         lost = ~np.isfinite(evidence).all(axis=1)
         variance = np.var(np.where(lost[:, None], 0, evidence), axis=1, ddof=1)
-        return float(1 / np.mean(np.where(lost, np.inf, variance))) / self.work(network)
+        mean = float(np.mean(np.where(lost, np.inf, variance)))
+        return 1 / max(mean, 1e-12) / self.work(network)
 
     def work(self, network: Network) -> float:
         """What a particle takes: the memory traffic of a move.
@@ -268,7 +262,7 @@ class Trainer:
         floating-point operations does not, since matrix products take so little of it. Counted, and
         not timed, so that the same key gives the same proposal.
         """
-        proposal = self._folded(network)
+        proposal = self._folded(network).settled(self.model)
         step = jax.tree.map(lambda leaf: leaf[0], self.held_out.steps)
 
         def move(states: Any, y: Array) -> Any:
@@ -324,6 +318,33 @@ class Trainer:
 
 _as_tuples = run_once(as_tuples)
 _score = run_seldom(score)
+
+
+@run_seldom
+def _log_evidences(
+    flt: ParticleFilter, key: PRNGKeyArray, steps: Step, missing: Bool[Array, "t m"] | None
+) -> Float[Array, "b r"]:
+    """Of several simulated series, several times each."""
+
+    def one(path: Trajectories, key: PRNGKeyArray) -> Float[Array, ""]:
+        belief = flt.begin(key)
+        states = jax.tree.map(
+            lambda start, leaf: jnp.broadcast_to(start, leaf.shape), path.initial_state, belief.states
+        )
+        ys = path.observations
+        if missing is not None:
+            ys = jnp.where(missing, jnp.nan, ys)
+        last = belief._replace(states=states), Surprise.none()
+        _, (info, _) = scan(flt, last, ys, steps, False)
+        return jnp.sum(info.log_evidence_increment)
+
+    def runs(key: PRNGKeyArray) -> Float[Array, " r"]:
+        data_key, key = jax.random.split(key)
+        path = simulate_steps(flt.model, steps, data_key)
+        return jax.vmap(lambda key: one(path, key))(jax.random.split(key, REPEATS))
+
+    with in_brief():
+        return jax.vmap(runs)(jax.random.split(key, SERIES))
 
 
 @run_seldom

@@ -35,6 +35,8 @@ LARGEST_SYSTEM = 12  # beyond, the linearised fit takes too long to compile
 LOOKED_AT = 64  # tuples, for gradients
 FULL = 1000  # gradient steps at most: with fewer, one Gaussian is not given up
 ONE_WILL_DO = 0.8  # harmonic mean of the held-out ESS fractions: from there on one Gaussian is kept
+FIT_WILL_DO = 0.95  # the same: from there on a linearised fit is not trained
+CLOSE_CALL = 1.5  # between the two bases; then filters on simulated series decide
 PROMISING_ROUNDS = 4  # after which several Gaussians must be as efficient as one is
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
@@ -101,6 +103,11 @@ def train(
         trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
+        if trainer.recipe.base == "linearised" and given.base == "auto" and not run.interrupted:
+            plain = trainer.blank.network
+            if trainer.efficiency(plain) >= trainer.efficiency(run.best):
+                bar.say("the fit is handed back without a network, which was not worth its time")
+                run = dataclasses.replace(run, best=plain)
         # What a brief training has not learned says nothing of modes.
         brief = given.steps < FULL or run.interrupted
         if given.components is None and given.objective == "auto" and not brief:
@@ -194,7 +201,8 @@ def _trainer(
     Where both bases are possible, a short training on the skeleton competes with the untrained
     linearised fit, which is good from the start. What counts is the harmonic mean of the held-out
     ESS fractions, since the variance of a filter adds up like their inverses, over the work that a
-    particle takes. Work is counted, not timed, so that the same key gives the same base.
+    particle takes; where that is a close call, filters on simulated series decide, which takes
+    longer. Work is counted, not timed, so that the same key gives the same base.
     """
 
     def trainer(base: str) -> Trainer:
@@ -224,6 +232,14 @@ def _trainer(
     (worse, _, _), (better, best, run) = sorted(trials, key=lambda t: t[0])
     ratio = better / worse if worse > 0 else np.inf
     reason = f"{ratio:.2g} times the held-out ESS per unit of work of the other"
+    if ratio < CLOSE_CALL:
+        ranked = sorted(trials, key=lambda trial: trial[1].steadiness(trial[2].network))
+        _, best, run = ranked[-1]
+        reason = "the steadier evidence of filters per unit of work; by held-out ESS it was close"
+    share = best.fraction(run.network)
+    if best.recipe.base == "linearised" and share > FIT_WILL_DO:
+        run = dataclasses.replace(run, decay_from=0)
+        reason += f"; no network is needed: {100 * share:.0f} % of its draws count without"
     return best, run, f"base: {best.recipe.base}, {reason}"
 
 
