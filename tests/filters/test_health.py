@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.benchmarks import BENCHMARKS
 from tests import models
 
 SLOW = pytest.mark.slow
@@ -166,19 +167,34 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
 
 def test_states_that_are_poorly_known_are_named():
     monitor = nopf.Monitor(state_names=("place", "bias"))
-    poor = signs(error=np.array([0.1, 0.5]))  # 400 and 4 draws
+    poor = signs(error=np.array([0.1, 0.4]))  # 100 and 6 draws
     said = [monitor.look(poor, t, float(t)) for t in range(1, 20)]
     assert [len(messages) for messages in said] == [0] * 4 + [1] + [0] * 14
     assert said[4][0].startswith(
-        "step 5 (time 5): bias is known no better than by 4 independent draws of the posterior: "
-        "a mean may be off by 0.5 of its standard deviation"
+        "step 5 (time 5): bias is known no better than by 6 independent draws of the posterior: "
+        "a mean may be off by 0.4 of its standard deviation"
     )
+    hurried = nopf.Monitor(state_names=("place", "bias"))
+    said = [hurried.look(signs(error=np.array([0.1, 0.5])), t, float(t)) for t in range(1, 9)]
+    assert [len(messages) for messages in said] == [0, 1] + [0] * 6  # 4 draws
     # Over when twice as good as that; a single poor step is none.
     for _ in range(3):
         assert monitor.look(signs(), 20, 20.0) == []
         assert monitor.look(poor, 21, 21.0) == []
     exact, unknown = signs(error=np.zeros(2)), signs(error=np.full(2, np.nan))
     assert [monitor.look(exact, 22, 22.0), monitor.look(unknown, 23, 23.0)] == [[], []]
+
+
+def test_a_robot_that_passes_a_landmark_is_warned_of():
+    # In the last three steps of this series bearings bend within one step's noise, and a handful of
+    # particles is left, by which slow states are known from then on.
+    benchmark = BENCHMARKS["range-bearing"]
+    flt = benchmark.make_filter("lpf", 2000)
+    posterior = flt.run(benchmark.simulate(0).observations, key=jax.random.key(0))
+    said = [text for text in posterior.warnings() if "independent draws" in text]
+    assert len(said) == 1
+    assert "turn_bias" in said[0]
+    assert int(said[0].split()[1]) > 40  # and nothing before
 
 
 def test_collapse_is_reported():

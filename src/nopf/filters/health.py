@@ -18,6 +18,7 @@ from nopf.steps import Step
 DRAWS = 127  # predicted observations that one is compared with
 FORGET = 0.95  # a step: about the last twenty count
 PATIENCE = 5  # steps that a mean has to be poor before it is reported
+HURRY = 2.5  # so many times sooner if it is worth less than half the draws that would do
 SETTLED = 8.0  # steps, in these weights, before a lasting trouble is reported
 
 
@@ -157,8 +158,9 @@ class Monitor:
         drift: so is a drift beyond this. It is about normal: a right model hardly ever exceeds 5,
             but 4 once in some ten thousand steps, too often for a stream without end.
         ess: fewer particles that count than this, over about twenty steps, are too few.
-        draws: a mean that is worth fewer independent draws than this, for five steps, is poor: by
-            10 draws it may be off by a third of its standard deviation.
+        draws: a mean that is worth fewer independent draws than this for five steps, or fewer than
+            half of it for two, is poor: by 10 draws it may be off by a third of its standard
+            deviation.
         state_names: what warnings call the states; their numbers if left out.
     """
 
@@ -229,8 +231,9 @@ class Monitor:
             draws = np.diagonal(np.asarray(info.cov)) / np.square(np.asarray(info.error))
         draws = np.where(np.isnan(draws), np.inf, draws)
         if self._coarse is None:
-            self._coarse = np.zeros(draws.shape, int)
-        self._coarse = np.where(draws < self.draws, self._coarse + 1, 0)
+            self._coarse = np.zeros(draws.shape)
+        pace = np.where(draws < self.draws / 2, HURRY, 1)
+        self._coarse = np.where(draws < self.draws, self._coarse + pace, 0)
         poor = np.flatnonzero(self._coarse >= PATIENCE)
         if self._begins("coarse", bool(poor.size), not np.any(draws < 2 * self.draws)):
             names = [self.state_names[i] if self.state_names else f"state {i}" for i in poor]
