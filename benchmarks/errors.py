@@ -14,14 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import nopf
 from nopf.benchmarks import BENCHMARKS
 
 
-def ratios(name: str, short: str, seed: int, runs: int, particles: int) -> np.ndarray:
+def ratios(
+    name: str, short: str, seed: int, runs: int, particles: int, steps: int | None
+) -> np.ndarray:
     """`(T, d)`: what the filter says over what it is."""
     benchmark = BENCHMARKS[name]
     flt = benchmark.make_filter(short, particles)
-    ys = benchmark.simulate(seed).observations
+    key, start = jax.random.key(seed), benchmark.initial_state
+    ys = nopf.simulate(
+        benchmark.model, steps or benchmark.horizon, key, initial_state=start
+    ).observations
     found = [flt.run(ys, key=jax.random.key(1000 + run)) for run in range(runs)]
     means = np.stack([np.asarray(posterior.mean) for posterior in found])
     errors = np.stack([np.asarray(posterior.error) for posterior in found])
@@ -39,13 +45,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--particles", type=int, help="the paper's if left out")
+    parser.add_argument("--steps", type=int, help="of a series; the paper's if left out")
     given = parser.parse_args()
     for name in given.benchmarks.split(","):
         particles = given.particles or BENCHMARKS[name].particles
         print(f"{name}, {particles} particles", flush=True)
         for short in given.filters.split(","):
             found = np.stack(
-                [ratios(name, short, seed, given.runs, particles) for seed in range(given.seeds)]
+                [
+                    ratios(name, short, seed, given.runs, particles, given.steps)
+                    for seed in range(given.seeds)
+                ]
             )
             if np.isnan(found).all():
                 print(f"  {short:6} exact")

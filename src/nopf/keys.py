@@ -8,13 +8,14 @@ follows. Keys hold the same two words, and nearly all functions of `jax.random` 
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, PRNGKeyArray, UInt32
+from jaxtyping import Array, Key, PRNGKeyArray, UInt32
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
@@ -95,8 +96,8 @@ def quick(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=QUICK)
 
 
-def plain(key: PRNGKeyArray) -> PRNGKeyArray:
-    """A quick key as one of JAX's own, for what users have written: not everything in `jax.random`
+def plain(key: Key[Array, "*n"] | UInt32[Array, "*n _"]) -> Any:
+    """Quick keys as JAX's own, for what users have written: not everything in `jax.random`
     takes another generator."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and jax.random.key_impl(key) == QUICK:
         return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")

@@ -32,7 +32,7 @@ FAMILIES = 64
 BLOCKS = (
     256  # particles are summed up in so many blocks before it is asked which family they are of
 )
-YOUNG, OLD = 1 / 2, 1 / 8  # of the families left: no longer young, too old
+YOUNG, OLD = 1 / 2, 1 / 24  # of the families left: no longer young, too old
 FEW, NONE = 5.0, 2.5  # families left: too few to trust, too few for anything
 
 

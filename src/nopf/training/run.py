@@ -329,7 +329,9 @@ def _log_evidences(
     def one(path: Trajectories, key: PRNGKeyArray) -> Float[Array, ""]:
         belief = flt.begin(key)
         states = jax.tree.map(
-            lambda start, leaf: jnp.broadcast_to(start, leaf.shape), path.initial_state, belief.states
+            lambda start, leaf: jnp.broadcast_to(start, leaf.shape),
+            path.initial_state,
+            belief.states,
         )
         ys = path.observations
         if missing is not None:
