@@ -112,7 +112,8 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
     flt = nopf.ParticleFilter(model, proposal, 1000)
     posterior = flt.run(ys, key=jax.random.key(0))
     assert np.isfinite(posterior.mean).all()
-    (message,) = posterior.warnings()
+    # Few of the bootstrap's particles may be left by it, which is said too.
+    (message,) = (text for text in posterior.warnings() if "independent draws" not in text)
     assert message.startswith("step 30 (time 30): the observation is far from what the model")
     clean = flt.run(np.array(path.observations), key=jax.random.key(0))
     error, usual = (

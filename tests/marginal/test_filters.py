@@ -113,7 +113,7 @@ def test_other_priors(prior):
         "custom": Uniform(),
     }[prior]
     model = bent(prior=chosen)
-    plain = nopf.ParticleFilter(model, particles=100_000, health=False, quantiles=())
+    plain = nopf.ParticleFilter(model, particles=400_000, health=False, quantiles=())
     runs = [float(plain.run(YS, key=jax.random.key(k)).log_evidence) for k in range(4)]
     flt = nopf.ParticleFilter(
         nopf.marginalise(model), nopf.LinearisedProposal(), 60, health=False, quantiles=()
