@@ -37,7 +37,7 @@ FULL = 1000  # gradient steps at most: with fewer, one Gaussian is not given up
 ONE_WILL_DO = 0.8  # harmonic mean of the held-out ESS fractions: from there on one Gaussian is kept
 FIT_WILL_DO = 0.95  # the same: from there on a linearised fit is not trained
 CLOSE_CALL = 1.5  # between the two bases; then filters on simulated series decide
-PROMISING_ROUNDS = 4  # after which several Gaussians must be as efficient as one is
+PROMISING_ROUNDS = 4  # after which more draws of several Gaussians must count than of one
 FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 
@@ -174,7 +174,8 @@ def _with_several(
     trial = several.run(several.begin(), None, bar, PROMISING_ROUNDS)
     if trial.interrupted:
         raise KeyboardInterrupt
-    if several.efficiency(trial.best) <= one.efficiency(run.best):
+    # Not per unit of work: a fit without a network takes little, and may miss a mode all the same.
+    if several.fraction(trial.best) <= one.fraction(run.best):
         return one, run, f"one Gaussian is kept: {several.recipe.components} are not worth it"
     trial = several.run(trial, None, bar)
     if trial.interrupted:
