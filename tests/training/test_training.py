@@ -283,3 +283,12 @@ def test_masks_keep_the_sample_size_on_range_bearing():
     whole, masked = np.mean(found, axis=0)
     assert whole > 0.5 * 2000
     assert masked > 0.7 * whole
+
+
+def test_a_fit_that_does_without_a_network_is_handed_back_as_it_is():
+    # A linear observation with Gaussian noise: the linearised fit is the optimal proposal.
+    model = models.linear()
+    proposal = nopf.train(model, 6, jax.random.key(0))
+    assert proposal.recipe.base == "linearised"
+    assert proposal.adds_nothing
+    assert len(proposal.history) == 1  # no gradient step was made
