@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from nopf.compiling import is_tracing, run_once
 from nopf.gaussian import is_traced
 from nopf.layout import MANY
 from nopf.model import StateSpaceModel
-from nopf.steps import Step
+from nopf.steps import Step, make_steps, part
 
 Pattern = tuple[tuple[int, ...], ...]
 """For each input the outputs that depend on it."""
+
+AT_ONCE = 64  # steps
 
 
 def linearise(
@@ -44,43 +46,54 @@ def linear_motion(
     return forecast, matrix, root @ root.T
 
 
-def why_not_linear(model: StateSpaceModel, name: str, steps: Step | None = None) -> str | None:
-    """None if the `transition` or the `observation` is linear (affine) in the state.
+def why_not_linear(
+    model: StateSpaceModel,
+    steps: Step | None = None,
+    names: tuple[str, ...] = ("transition", "observation"),
+) -> str | None:
+    """None if the `transition` and the `observation` are linear (affine) in the state.
 
-    The transition must be so in state and noise together. Compares the function with its tangent at
-    a draw of the prior, far away from it: at `steps`, with a leading time axis, or at a few of a
+    The transition must be so in state and noise together. Compares each function with its tangent
+    at a draw of the prior, far away from it: at `steps`, with a leading time axis, or at a few of a
     regular grid. A model that reads controls can be judged only at `steps`.
     """
-    if is_traced((model, steps)):
+    if is_traced((model, steps)) or is_tracing():
         return None
     if steps is None:
         if model.reads_control:
             return None
-        steps = jax.tree.map(
-            lambda *leaves: jnp.stack(leaves), *(model.nominal_step(index) for index in (1, 2, 10))
-        )
-    bent = _is_bent(model, name == "transition", steps)
-    if is_traced(bent) or not np.asarray(bent).any():
-        return None
-    first = int(steps.index[np.argmax(np.asarray(bent))])
-    return f"the {name} is not linear in the state (at step {first})"
+        steps = make_steps(3, model.dt)
+    count = len(steps.index)
+    for start in range(0, count, AT_ONCE):
+        # Always as many, so that it is compiled once: the last ones are looked at again and again.
+        rows = np.minimum(start + np.arange(AT_ONCE), count - 1)
+        bent = _is_bent(model, part(steps, rows))
+        for name in names:
+            if bent[name].any():
+                first = steps.index[rows[np.argmax(bent[name])]]
+                return f"the {name} is not linear in the state (at step {first})"
+    return None
 
 
-@eqx.filter_jit
-def _is_bent(model: StateSpaceModel, moving: bool, steps: Step) -> Bool[Array, " t"]:
-    def function(point: Array, step: Step) -> Array:
-        x, z = point[: model.space.size], point[model.space.size :]
-        if moving:
-            return model.motion(x, step)(z)
-        return model.predict_observation(x, step)
+def _is_bent(model: StateSpaceModel, steps: Step) -> dict[str, Bool[np.ndarray, " t"]]:
+    noise = np.random.default_rng(1).normal(size=(9, model.noise_size))
+    moved, seen = _bends(model, steps, noise)
+    return {"transition": np.asarray(moved), "observation": np.asarray(seen)}
 
-    keys = jax.random.split(jax.random.key(0), 9)
-    noise = jax.random.normal(jax.random.key(1), (9, model.noise_size))
-    draws = jnp.concatenate([jax.vmap(model.sample_prior)(keys), noise], axis=1)
-    centre = draws[0]
-    far = centre[None] + 10 * (draws[1:] - centre[None])
 
-    def at(step: Step) -> Bool[Array, ""]:
+@run_once
+def _bends(
+    model: StateSpaceModel, steps: Step, noise: Float[Any, "n k"]
+) -> tuple[Bool[Array, " t"], Bool[Array, " t"]]:
+    keys = jax.random.split(jax.random.key(0), len(noise))
+    states = jax.vmap(model.sample_prior)(keys)
+
+    def move(point: Array, step: Step) -> Array:
+        return model.motion(point[: model.space.size], step)(point[model.space.size :])
+
+    def is_bent(function: Callable[..., Array], draws: Array, step: Step) -> Bool[Array, ""]:
+        centre = draws[0]
+        far = centre[None] + 10 * (draws[1:] - centre[None])
         value, jacobian = linearise(lambda x: function(x, step), centre)
         tangent = value[None] + (far - centre[None]) @ jacobian.T
         actual = jax.vmap(lambda x: function(x, step))(far)
@@ -89,6 +102,14 @@ def _is_bent(model: StateSpaceModel, moving: bool, steps: Step) -> Bool[Array, "
             jnp.max(jnp.abs(actual), axis=0) + jnp.max(jnp.abs(far), axis=0) @ jnp.abs(jacobian).T
         )
         return jnp.any(jnp.abs(actual - tangent) > 1e-4 * (size + 1e-6)[None])
+
+    both = jnp.concatenate([states, noise], axis=1)
+
+    def at(step: Step) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+        seen = jnp.zeros((), bool)
+        if model.likelihood.predicts:
+            seen = is_bent(model.predict_observation, states, step)
+        return is_bent(move, both, step), seen
 
     return jax.lax.map(at, steps)
 

@@ -26,7 +26,7 @@ def _wrapped(angle: Array) -> Array:
     return jnp.where(wrapped <= -pi, pi, wrapped)
 
 
-def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def wrap_angle(angle: Float[Array | np.ndarray, "*shape"]) -> Float[Array, "*shape"]:
     """Wraps to (−π, π]. Values already inside come back unchanged, bit for bit."""
     return _wrapped(angle)
 
@@ -57,13 +57,13 @@ class Space(eqx.Module):
         mask[list(self.angles)] = True
         return mask.reshape((1,) * (ndim - 1) + (self.size,))
 
-    def wrap(self, x: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
+    def wrap(self, x: Float[Array | np.ndarray, "*shape d"]) -> Float[Array, "*shape d"]:
         """Brings the angles to (−π, π] and leaves the other coordinates alone."""
         if x.shape[-1:] != (self.size,):
             raise ValueError(f"expected {self.size} coordinates on the last axis, got {x.shape}")
+        x = jnp.asarray(x, jnp.result_type(x, float))
         if not self.angles:
             return x
-        x = jnp.asarray(x, jnp.result_type(x, float))
         if not written_out(self.size):
             return jnp.where(self._angular(x.ndim), wrap_angle(x), x)
         parts = enumerate(jnp.unstack(x, axis=-1))
@@ -71,7 +71,9 @@ class Space(eqx.Module):
             [wrap_angle(part) if i in self.angles else part for i, part in parts], axis=-1
         )
 
-    def difference(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
+    def difference(
+        self, a: Float[Array | np.ndarray, "*#shape d"], b: Float[Array | np.ndarray, "*#shape d"]
+    ) -> Array:
         """a − b, the short way round for angles."""
         return self.wrap(one_by_one(operator.sub, a, b))
 
@@ -82,7 +84,9 @@ class Space(eqx.Module):
         apart = columns - point[:, None]
         return jnp.where(self._angular(1)[:, None], wrap_angle(apart), apart)
 
-    def distance(self, a: Float[Array, "*#shape d"], b: Float[Array, "*#shape d"]) -> Array:
+    def distance(
+        self, a: Float[Array | np.ndarray, "*#shape d"], b: Float[Array | np.ndarray, "*#shape d"]
+    ) -> Array:
         """Euclidean length of the difference, shape `(*shape,)`."""
         return jnp.linalg.norm(self.difference(a, b), axis=-1)
 

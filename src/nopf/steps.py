@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -24,6 +25,11 @@ class Step(NamedTuple):
     time: Any
     dt: Any
     control: Any = None
+
+
+def part(series: Any, which: Any) -> Any:
+    """Some steps of a series, or one of them."""
+    return jax.tree.map(lambda leaf: leaf[which], series)
 
 
 def regular_step(dt: float, index: int | Array = 1, control: Any = None) -> Step:

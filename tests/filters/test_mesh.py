@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(devices, *arguments):
-    # Not all that `make test` says: with XLA's older emitters a step and a run round differently.
-    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags = f"{flags} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.filters.on_mesh", *arguments],
         cwd=ROOT,
@@ -40,21 +40,22 @@ def answer(process):
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["bootstrap", "threshold", "auxiliary", "marginalised"])
-def test_evidence_on_four_devices(kind):
-    found = answer(start(4, "evidence", kind))
-    assert abs(found["z"]) < 4  # fails once in 16 000 tests of a right filter
-    # Posterior means are those of the same filter on one device, at twelve places: a right filter
-    # fails once in 80 000 tests.
-    assert found["off"] < 5
-    # The exchange keeps the load even, even with 16 particles on a device.
-    on_mesh, alone = found["ess"]
-    assert on_mesh > 0.7 * alone
+def test_evidence_on_four_devices():
+    found = answer(start(4, "evidence"))
+    assert set(found) == {"bootstrap", "threshold", "auxiliary", "marginalised"}
+    for kind in found.values():
+        assert abs(kind["z"]) < 4  # fails once in 16 000 tests of a right filter
+        # Posterior means are those of the same filter on one device, at twelve places: a right
+        # filter fails once in 80 000 tests.
+        assert kind["off"] < 5
+        # The exchange keeps the load even, even with 16 particles on a device.
+        on_mesh, alone = kind["ess"]
+        assert on_mesh > 0.7 * alone
 
 
 def test_what_filters_do_they_do_on_a_mesh():
     found = answer(start(4, "all"))
-    assert found["steps_and_run"] < 1e-5
+    assert found["steps_and_run"] == 0
     assert found["own"] < 1e-4
     assert found["mean"] < 0.11  # five times the largest standard deviation over 60 keys
     assert found["quantiles"] < 0.3

@@ -11,26 +11,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, finite_number, positive_integer
+from nopf.compiling import is_tracing
+from nopf.filters import loop
 from nopf.filters.health import Surprise
 from nopf.filters.inputs import check_observations
-from nopf.filters.loop import (
-    compiled_batch,
-    compiled_begin,
-    compiled_continuation,
-    compiled_first,
-    compiled_opened,
-    compiled_run,
-    compiled_update,
-    first_of_series,
-    joined,
-    met_and_continued,
-    part,
-)
 from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel
-from nopf.steps import Step
+from nopf.steps import Step, part
 
 Belief = TypeVar("Belief")
 
@@ -106,21 +95,24 @@ class Filter(eqx.Module, Generic[Belief]):
         nothing = jnp.full((), jnp.nan)
         return nothing, nothing
 
-    def first(
-        self, belief: Belief, y: Float[Array, " m"], step: Step, before: Step | None
-    ) -> Update[Belief]:
-        """Takes in the first observation, if that is not a step like any other (`first_step`).
+    @property
+    def has_first_step(self) -> bool:
+        """Whether the first observation is met by a step of its own: `meet`, whose result `update`
+        is given as `met`."""
+        return getattr(self, "first_step", False)
 
-        Args:
-            belief: at the step before.
-            y, step: as for `update`.
-            before: the steps without an observation since the prior, stacked, if there are any.
-        """
-        return self.update(belief, y, step)
+    def meet(self, belief: Belief, y: Float[Array, " m"], step: Step, before: Step | None) -> Any:
+        """What the first observation makes of the prior, for filters that have a first step."""
+        raise TypeError(f"filter: {type(self).__name__} does not say how to meet a prior")
+
+    def nothing_met(self, belief: Belief) -> Any:
+        """Something of the shape of what `meet` gives; None for filters without a first step."""
+        return None
 
     @property
-    def over(self) -> tuple[Mesh, Any] | None:
-        """The mesh that a belief is spread over, and how; None if it is on one device."""
+    def over(self) -> tuple[Mesh, Any, Any] | None:
+        """The mesh that a belief is spread over, and how it and what `meet` gives are; None if all
+        is on one device."""
         return None
 
     def check_steps(self, steps: Step) -> None:
@@ -140,8 +132,9 @@ class Filter(eqx.Module, Generic[Belief]):
             time: the time of the prior.
         """
         time = finite_number(time, "time")
-        before = () if self._has_first_step else None
-        return FilterState(compiled_begin(self, key), 0, time, Surprise.none(), before)
+        begin: Any = loop.begin if is_tracing() else loop.compiled_begin
+        belief, surprise = begin(self, _key(key))
+        return FilterState(belief, 0, time, surprise, () if self.has_first_step else None)
 
     def step(
         self,
@@ -159,29 +152,22 @@ class Filter(eqx.Module, Generic[Belief]):
             time: its time; `model.dt` after the last one if left out.
             control: `(u,)` control input over the interval.
         """
+        # Helpers are functions: a method of an `eqx.Module` is made anew whenever it is called.
         _check_state(state)
         observation = check_observations(self.model, y)
-        if is_traced(state):
+        last, before = (state.belief, state.surprise), state.before
+        if is_tracing():
             dt = self.model.dt if time is None else time - state.time
             now = state.time + dt
             step = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
+            last, info = loop.traced_update(self, last, observation, step)
         else:
-            step, now = self._next_step(state, time, control)
-        last, before = (state.belief, state.surprise), state.before
-        traced = is_traced((state, observation, step))
-        if not traced:
-            before = _steps_before(state)
-        if before is None or traced:
-            last, info = compiled_update(self, last, observation, step)
-        elif _blind(observation[None]):
-            last, info = compiled_update(self, last, observation, step)
-            before = (*before, step)
-        else:
-            arrays = jax.tree.map(jnp.asarray, (observation, step))
-            take: Any = first_of_series if is_traced(self) else compiled_first
-            last, info = take(self, last, *arrays, _stacked(before))
-            before = None
-        self._raise_on_nan(info, step)
+            step, now = _next_step(self, state, time, control)
+            series = jax.tree.map(lambda leaf: leaf[None], (observation, step))
+            outcome = _go_on(self, last, _steps_before(state), *series, keep=False)
+            (last, (infos, _)), before = outcome
+            info = part(infos, 0)
+            _raise_on_nan(self, infos, series[1])
         return FilterState(last[0], state.index + 1, now, last[1], before), info
 
     def run(
@@ -205,13 +191,10 @@ class Filter(eqx.Module, Generic[Belief]):
             keep: "particles" to keep the weighted particles of every step.
         """
         series = check_observations(self.model, ys, "time")
-        steps = self._steps(series, times, controls, start, keep)
-        if not self._has_first_step:
-            outcome = compiled_run(self, key, series, steps, keep == "particles")
-            return self._posterior(outcome, series, steps)
-        last = None, Surprise.none()
-        outcome, before = self._from_prior(last, (), series, steps, keep == "particles", key)
-        return self._posterior(outcome, series, steps, before)
+        steps = _steps(self, series, times, controls, start, keep)
+        if not is_tracing():
+            loop.compile_at_once(self, _key(key), series, steps, keep == "particles")
+        return _series(self, self.init(key), series, steps, keep == "particles")
 
     def resume(
         self,
@@ -233,13 +216,8 @@ class Filter(eqx.Module, Generic[Belief]):
         _check_state(state)
         series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
-        steps = self._steps(series, times, controls, start, keep, first)
-        last, before = (state.belief, state.surprise), _steps_before(state)
-        if before is None:
-            outcome = compiled_continuation(self, last, series, steps, keep == "particles")
-        else:
-            outcome, before = self._from_prior(last, before, series, steps, keep == "particles")
-        return self._posterior(outcome, series, steps, before)
+        steps = _steps(self, series, times, controls, start, keep, first)
+        return _series(self, state, series, steps, keep == "particles")
 
     def run_batch(
         self,
@@ -261,16 +239,16 @@ class Filter(eqx.Module, Generic[Belief]):
             ys: `(B, T, m)` observations.
         """
         series = check_observations(self.model, ys, "series", "time")
-        steps = self._steps(series, times, controls, start, keep)
+        steps = _steps(self, series, times, controls, start, keep)
         if self.over is not None and series.shape[0] % self.over[0].size:
             raise ValueError(
                 f"ys: expected a multiple of {self.over[0].size} series, one or more for each "
                 f"device of the mesh, got {series.shape[0]}"
             )
         keys = None if key is None else jax.random.split(key, series.shape[0])
-        if not self._has_first_step:
-            outcome = compiled_batch(self, keys, series, steps, keep == "particles", None)
-            return self._posterior(outcome, series, steps)
+        if not self.has_first_step:
+            outcome = loop.compiled_batch(self, keys, series, steps, keep == "particles", None)
+            return _posterior(self, loop.on_host(outcome), series, steps)
         # Series that begin with as many steps without an observation go together.
         keys = jax.random.split(check_key(key), series.shape[0])
         blind = np.asarray([_blind(ys) for ys in series])
@@ -281,13 +259,13 @@ class Filter(eqx.Module, Generic[Belief]):
             filled = np.resize(own, -(-len(own) // devices) * devices)  # some twice
             order.append(np.where(np.arange(len(filled)) < len(own), filled, len(blind)))
             outcomes.append(
-                compiled_batch(
+                loop.compiled_batch(
                     self, keys[filled], series[filled], steps, keep == "particles", int(count)
                 )
             )
         back = np.argsort(np.concatenate(order), stable=True)[: len(blind)]
-        outcome = jax.tree.map(lambda leaf: leaf[back], joined(outcomes))
-        return self._posterior(outcome, series, steps)
+        outcome = jax.tree.map(lambda leaf: leaf[back], loop.joined(outcomes))
+        return _posterior(self, loop.on_host(outcome), series, steps)
 
     def forecast(
         self,
@@ -333,121 +311,126 @@ class Filter(eqx.Module, Generic[Belief]):
         check_one_series(posterior, "smooth")
         return draw_backwards(self.model.whole, posterior, key, trajectories, lag)
 
-    # Inside -------------------------------------------------------------------------------------
 
-    @property
-    def _has_first_step(self) -> bool:
-        return getattr(self, "first_step", False)
+def _key(key: Any) -> PRNGKeyArray | None:
+    """The key, if there is one: not every filter needs one."""
+    return None if key is None else check_key(key)
 
-    def _from_prior(
-        self,
-        last: Any,
-        before: tuple[Step, ...],
-        ys: Any,
-        steps: Step,
-        keep: bool,
-        key: PRNGKeyArray | None = None,
-    ) -> tuple[Any, tuple[Step, ...] | None]:
-        """Goes on with a series where nothing has been observed so far, or begins it: the outcome,
-        and what is then known of the steps before."""
-        (belief, surprise), blind, said = last, _blind(ys), []
-        # Over several devices, and with a function of the user's, all is compiled as one.
-        traced = is_traced((self, key, last, ys, steps))
-        whole = self.over is not None or traced or not hasattr(self, "meet")
-        if belief is None and (blind or whole):
-            belief = compiled_begin(self, key)
-        if blind:
-            passed = part(steps, slice(blind))
-            last, outcome = compiled_continuation(
-                self, (belief, surprise), ys[:blind], passed, keep
-            )
-            (belief, surprise), said = last, [outcome]
-            before += tuple(part(passed, t) for t in range(blind))
-        if blind == ys.shape[0]:
-            return (last, joined(said)), before
-        ys, steps = ys[blind:], part(steps, slice(blind, None))
-        if whole:
-            given = (belief, surprise), ys, steps
-            last, outcome = compiled_opened(self, *given, keep, _stacked(before))
-        else:
-            stacked = _stacked(before)
-            last, outcome = met_and_continued(self, key, belief, surprise, ys, steps, keep, stacked)
-        return (last, joined([*said, outcome])), None
 
-    def _next_step(self, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:
-        """The step after `state`, and its time in double precision."""
-        start, first = float(state.time), int(state.index) + 1
-        now = start + self.model.dt if time is None else finite_number(time, "time")
-        if now < start:
-            raise ValueError(
-                f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
-                f"and step {first - 1} at {start:.9g}"
-            )
-        if control is not None:
-            control = as_float_array(control, "control")
-            if control.ndim != 1:
-                raise ValueError(f"control: expected a vector, got shape {control.shape}")
-        times = None if time is None else [now]
-        controls = None if control is None else control[None]
-        steps = self.model.steps(1, times, controls, start, first)
-        if first == 1:
-            self.check_steps(steps)
-        return jax.tree.map(lambda leaf: leaf[0], steps), now
+def _steps(
+    flt: Filter,
+    ys: Any,
+    times: Any,
+    controls: Any,
+    start: float | None,
+    keep: Any,
+    first: int = 1,
+) -> Step:
+    """The steps of a series that a filter is given."""
+    if keep not in (None, "particles"):
+        raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
+    steps = flt.model.steps(ys.shape[-2], times, controls, start, first)
+    flt.check_steps(steps)
+    return steps
 
-    def _steps(
-        self,
-        ys: Any,
-        times: Any,
-        controls: Any,
-        start: float | None,
-        keep: Any,
-        first: int = 1,
-    ) -> Step:
-        if keep not in (None, "particles"):
-            raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
-        steps = self.model.steps(ys.shape[-2], times, controls, start, first)
-        self.check_steps(steps)
-        return steps
 
-    def _posterior(
-        self, outcome: Any, ys: Any, steps: Step, before: tuple[Step, ...] | None = None
-    ) -> Posterior:
-        (belief, surprise), (infos, ensembles) = outcome
-        self._raise_on_nan(infos, steps)
-        particles, log_weights = ensembles
-        return Posterior(
-            info=infos,
-            particles=particles,
-            log_weights=log_weights,
-            times=steps.time,
-            observations=ys,
-            steps=steps,
-            state=FilterState(
-                belief, int(steps.index[-1]), float(steps.time[-1]), surprise, before
-            ),
-            space=self.model.space,
-            state_names=self.model.state_names,
-            observation_names=self.model.observation_names,
-            quantile_levels=self.quantiles,
+def _next_step(flt: Filter, state: FilterState, time: Any, control: Any) -> tuple[Step, float]:
+    """The step after `state`, and its time in double precision."""
+    start, first = float(state.time), int(state.index) + 1
+    now = start + flt.model.dt if time is None else finite_number(time, "time")
+    if now < start:
+        raise ValueError(
+            f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
+            f"and step {first - 1} at {start:.9g}"
         )
+    if control is not None:
+        control = as_float_array(control, "control")
+        if control.ndim != 1:
+            raise ValueError(f"control: expected a vector, got shape {control.shape}")
+    if first == 1 or control is not None or flt.model.reads_control:
+        controls = None if control is None else control[None]
+        steps = flt.model.steps(1, None if time is None else [now], controls, start, first)
+        if first == 1:
+            flt.check_steps(steps)
+    return Step(np.asarray(first, np.int32), np.asarray(now), np.asarray(now - start), control), now
 
-    def _raise_on_nan(self, infos: Info, steps: Step) -> None:
-        if is_traced(infos):
-            return
-        for counted, what in [
-            (infos.nan_states, f"new states: look for the cause in {self.culprits()}"),
-            (infos.nan_weights, "weights: look for the cause in the observation functions"),
-        ]:
-            count = np.atleast_1d(np.asarray(counted))
-            if not count.any():
-                continue
-            at = tuple(np.argwhere(count)[0])
-            index = np.atleast_1d(np.asarray(steps.index))[at[-1]]
-            time = np.atleast_1d(np.asarray(steps.time))[at[-1]]
-            series = f" of series {at[0]}" if len(at) > 1 else ""
-            raise FloatingPointError(
-                f"NaN or infinite at step {index}{series} (time {time:.9g}) in {count[at]} {what}"
-            )
+
+def _series(flt: Filter, state: FilterState, ys: Any, steps: Step, keep: bool) -> Posterior:
+    """The posterior of a series, from a state on."""
+    last, before = (state.belief, state.surprise), _steps_before(state)
+    if not is_tracing():
+        outcome, before = _go_on(flt, last, before, ys, steps, keep=keep)
+        return _posterior(flt, outcome, ys, steps, before)
+    blind = None if before is None else _blind(ys)
+    outcome = loop.traced_series(flt, last, ys, steps, keep, blind, _stacked(before or ()))
+    if before is not None and blind is not None:
+        passed = tuple(part(steps, t) for t in range(blind))
+        before = (*before, *passed) if blind == ys.shape[0] else None
+    return _posterior(flt, outcome, ys, steps, before)
+
+
+def _go_on(
+    flt: Filter,
+    last: Any,
+    before: tuple[Step, ...] | None,
+    ys: Any,
+    steps: Step,
+    *,
+    keep: bool,
+) -> tuple[Any, tuple[Step, ...] | None]:
+    """Goes on with a series: the outcome, and the steps without an observation since the prior
+    (None once something has been observed)."""
+    if before is None:
+        return loop.go_on(flt, last, ys, steps, keep), None
+    blind, said = _blind(ys), []
+    if blind:
+        passed = part(steps, slice(blind))
+        last, outcome = loop.go_on(flt, last, ys[:blind], passed, keep)
+        before, said = (*before, *(part(passed, t) for t in range(blind))), [outcome]
+    if blind == ys.shape[0]:
+        return (last, loop.joined(said)), before
+    ys, steps = ys[blind:], part(steps, slice(blind, None))
+    met = loop.compiled_meet(flt, last, *part((ys, steps), 0), _stacked(before))
+    last, outcome = loop.go_on(flt, last, ys, steps, keep, met)
+    return (last, loop.joined([*said, outcome])), None
+
+
+def _posterior(
+    flt: Filter, outcome: Any, ys: Any, steps: Step, before: tuple[Step, ...] | None = None
+) -> Posterior:
+    (belief, surprise), (infos, (particles, log_weights)) = outcome
+    _raise_on_nan(flt, infos, steps)
+    return Posterior(
+        info=infos,
+        particles=particles,
+        log_weights=log_weights,
+        times=steps.time,
+        observations=ys,
+        steps=steps,
+        state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1]), surprise, before),
+        space=flt.model.space,
+        state_names=flt.model.state_names,
+        observation_names=flt.model.observation_names,
+        quantile_levels=flt.quantiles,
+    )
+
+
+def _raise_on_nan(flt: Filter, infos: Info, steps: Step) -> None:
+    if is_traced(infos) or not (np.any(infos.nan_states) or np.any(infos.nan_weights)):
+        return
+    for counted, what in [
+        (infos.nan_states, f"new states: look for the cause in {flt.culprits()}"),
+        (infos.nan_weights, "weights: look for the cause in the observation functions"),
+    ]:
+        count = np.asarray(counted)
+        if not count.any():
+            continue
+        at = tuple(np.argwhere(count)[0])
+        series = f" of series {at[0]}" if len(at) > 1 else ""
+        raise FloatingPointError(
+            f"NaN or infinite at step {steps.index[at[-1]]}{series} (time "
+            f"{steps.time[at[-1]]:.9g}) in {count[at]} {what}"
+        )
 
 
 def _blind(ys: Any) -> int:
@@ -464,7 +447,8 @@ def _stacked(before: tuple[Step, ...]) -> Step | None:
         return None
     if len({one.control is None for one in before}) > 1:
         raise ValueError("control: expected one at every step, or at none")
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
+    library = jnp if is_traced(before) else np
+    return jax.tree.map(lambda *leaves: library.stack(leaves), *before)
 
 
 def _steps_before(state: FilterState) -> tuple[Step, ...] | None:

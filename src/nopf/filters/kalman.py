@@ -63,7 +63,7 @@ class KalmanFilter(Filter[GaussianBelief]):
         _refuse(_why_not_linear_gaussian(self.model))
 
     def check_steps(self, steps: Step) -> None:
-        _refuse(_why_not_linear(self.model, steps))
+        _refuse(why_not_linear(self.model, steps))
 
     def begin(self, key: PRNGKeyArray | None) -> GaussianBelief:
         prior = self.model.prior
@@ -165,11 +165,7 @@ def _why_not_linear_gaussian(model: StateSpaceModel) -> str | None:
         return f"the observation noise is not Gaussian ({reason})"
     if model.space.angles or model.observation_space.angles:
         return "it has angles, which wrap"
-    return _why_not_linear(model)
-
-
-def _why_not_linear(model: StateSpaceModel, steps: Step | None = None) -> str | None:
-    return why_not_linear(model, "transition", steps) or why_not_linear(model, "observation", steps)
+    return why_not_linear(model)
 
 
 def _refuse(reason: str | None) -> None:

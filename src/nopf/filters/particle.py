@@ -14,7 +14,7 @@ from nopf.arguments import check_key, positive_integer, share_of_one
 from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
 from nopf.filters.checks import check_proposal, check_resampling
 from nopf.filters.filter import Filter, Update
-from nopf.filters.first import meet
+from nopf.filters.first import Opening, meet
 from nopf.filters.health import DRAWS, predictive_p_values
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.lineage import Families, errors, new_families
@@ -74,18 +74,14 @@ class Weighed(NamedTuple):
     """Particles that an observation has given weights.
 
     Attributes:
-        keys: for the steps to come, for this one, and for judging the observation.
         ancestors: of these particles.
         moved: the particles, with weights whose sum is an estimate of p(y), but for `level`.
-        before: some draws of the posterior before this step.
         ess: the effective sample size; NaN if it is that of the weights.
         level: the log of a factor that all weights are without.
     """
 
-    keys: tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]
     ancestors: Ancestors
     moved: Move
-    before: Any
     ess: Float[Array, ""]
     level: Float[Array, ""]
 
@@ -127,61 +123,77 @@ class ParticleEngine(Filter[Particles]):
         belief: Particles,
         y: Float[Array, " m"],
         step: Step,
-        met: "Weighed | None" = None,
+        met: Opening | None = None,
         now: Bool[Array, ""] | bool = False,
     ) -> Update[Particles]:
-        if met is None:
-            return self._conclude(self._moved(belief, y, step), y, step)
-        # Looked at here, so that what follows is compiled once.
-        weighed = jax.lax.cond(now, lambda: met, lambda: self._moved(belief, y, step))
-        return self._conclude(weighed, y, step)
-
-    def first(
-        self, belief: Particles, y: Float[Array, " m"], step: Step, before: Step | None
-    ) -> Update[Particles]:
-        return self._conclude(self.meet(belief, y, step, before), y, step)
-
-    def _moved(self, belief: Particles, y: Float[Array, " m"], step: Step) -> "Weighed":
-        """What a step makes of a belief."""
+        """Takes in one observation; `met` is what it has made of the prior, if it is the first one
+        and that is so `now`."""
         key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
         choose_key, draw_key = own_key(choose_key, self.axis), own_key(draw_key, self.axis)
+        if met is None:
+            weighed = self._move(choose_key, draw_key, belief, y, step)
+        elif now is True:
+            weighed = self._met(belief, met, families=True)
+        else:
+            follows = []  # whether the choice of ancestors says of which family they are
+
+            def move() -> Weighed:
+                moved = self._move(choose_key, draw_key, belief, y, step)
+                follows.append(moved.ancestors.families is not None)
+                return moved
+
+            # Looked at here, so that what follows is compiled once.
+            weighed = jax.lax.cond(~now, move, lambda: self._met(belief, met, follows[0]))
+        before = self._before(health_key, belief, weighed.ancestors)
+        after, info = self._conclude(draw_key, weighed, y, step)
+        return Update(after._replace(key=key), info, Forecast(health_key, before))
+
+    def _move(
+        self,
+        choose_key: PRNGKeyArray,
+        draw_key: PRNGKeyArray,
+        belief: Particles,
+        y: Float[Array, " m"],
+        step: Step,
+    ) -> Weighed:
+        """What a step makes of a belief."""
         ancestors = self.choose(choose_key, belief, y, step)
         moved = move_all(self.proposal, self.model, draw_key, ancestors, y, step)
         moved = moved._replace(log_weight=ancestors.log_weights + moved.log_weight)
-        before = self._before(health_key, belief, ancestors)
         nothing = jnp.zeros((), moved.log_weight.dtype)
-        return Weighed(
-            (key, draw_key, health_key),
-            ancestors._replace(laws=None),
-            moved,
-            before,
-            ess=jnp.full_like(nothing, jnp.nan),
-            level=nothing,
-        )
+        return Weighed(ancestors._replace(laws=None), moved, nothing * jnp.nan, nothing)
+
+    def _met(self, belief: Particles, met: Opening, families: bool) -> Weighed:
+        """What the first observation has made of the prior. None of the particles has an ancestor
+        among those of the belief."""
+        new = new_families(self.here) if families and self.axis is None else None
+        moved = Move(met.states, met.log_weights, belief.memory)
+        return Weighed(self.ancestors(belief)._replace(families=new), moved, met.ess, met.level)
 
     def meet(
         self, belief: Particles, y: Float[Array, " m"], step: Step, before: Step | None
-    ) -> "Weighed":
-        """What the first observation makes of the prior."""
-        key, _, draw_key, health_key = jax.random.split(belief.key, 4)
-        draw_key = own_key(draw_key, self.axis)
-        met = meet(self.model, draw_key, self.here, y, step, before, self.axis)
-        # None of them has an ancestor among the particles of the prior.
-        families = new_families(self.here) if self.axis is None else None
-        ancestors = self.ancestors(belief)._replace(families=families)
-        if self.axis is None:  # All have the same weight: any of them will do.
-            some = jax.tree.map(lambda leaf: leaf[self._spread_evenly()], belief.states)
-        else:
-            some = ParticleEngine._before(self, health_key, belief, ancestors)
-        moved = Move(met.states, met.log_weights, belief.memory)
-        return Weighed(
-            (key, draw_key, health_key), ancestors, moved, some, ess=met.ess, level=met.level
-        )
+    ) -> Opening:
+        """What the first observation makes of the prior.
 
-    def _conclude(self, weighed: "Weighed", y: Float[Array, " m"], step: Step) -> Update[Particles]:
+        Args:
+            belief: at the step before.
+            y, step: the observation.
+            before: the steps without an observation since the prior, stacked, if there are any.
+        """
+        draw_key = own_key(jax.random.split(belief.key, 4)[2], self.axis)
+        return meet(self.model, draw_key, self.here, y, step, before, self.axis)
+
+    def nothing_met(self, belief: Particles) -> Opening | None:
+        if not self.has_first_step:
+            return None
+        nothing = np.zeros((), belief.log_weights.dtype)
+        return Opening(belief.states, belief.log_weights, nothing, nothing)  # type: ignore[arg-type]
+
+    def _conclude(
+        self, key: PRNGKeyArray, weighed: Weighed, y: Float[Array, " m"], step: Step
+    ) -> tuple[Particles, Info]:
         """Takes the observation in, and sums up."""
-        axis, (key, draw_key, health_key) = self.axis, weighed.keys
-        ancestors, moved = weighed.ancestors, weighed.moved
+        axis, ancestors, moved = self.axis, weighed.ancestors, weighed.moved
         # The largest is taken off first: log-likelihoods can be so large that their digits end
         # above the decimal point.
         top = largest(jnp.max(moved.log_weight), axis)
@@ -189,12 +201,12 @@ class ParticleEngine(Filter[Particles]):
 
         def blind() -> tuple[Any, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
-            white = white_numbers(draw_key, self.here, self.model.noise_size)
+            white = white_numbers(key, self.here, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
             return move(ancestors.states, white, step), ancestors.memory
 
         def seen() -> tuple[Any, Any]:
-            return assimilate_all(self.model, draw_key, moved.state, y, step), moved.memory
+            return assimilate_all(self.model, key, moved.state, y, step), moved.memory
 
         states, memory = jax.lax.cond(collapsed, blind, seen)
         relative = jnp.where(collapsed, ancestors.log_weights, moved.log_weight - top)
@@ -221,8 +233,7 @@ class ParticleEngine(Filter[Particles]):
             weights, variance = jnp.exp(log_weights), jnp.diagonal(info.cov)
             error, families = errors(families, weights, apart, variance)
             info = info._replace(error=error)
-        after = Particles(key, states, log_weights, memory, families)
-        return Update(after, info, Forecast(health_key, weighed.before))
+        return Particles(key, states, log_weights, memory, families), info
 
     def p_values(
         self, prediction: Forecast, y: Float[Array, " m"], step: Step
@@ -270,11 +281,12 @@ class ParticleEngine(Filter[Particles]):
         return self.particles if self.mesh is None else self.particles // self.mesh.size
 
     @property
-    def over(self) -> tuple[Mesh, Any] | None:
+    def over(self) -> tuple[Mesh, Any, Any] | None:
         if self.mesh is None:
             return None
-        spread = PartitionSpec(self.axis)
-        return self.mesh, Particles(PartitionSpec(), spread, spread, spread, None)  # type: ignore[arg-type]
+        spread, same = PartitionSpec(self.axis), PartitionSpec()
+        belief = Particles(same, spread, spread, spread, None)  # type: ignore[arg-type]
+        return self.mesh, belief, Opening(spread, spread, same, same)  # type: ignore[arg-type]
 
     def resample(
         self, key: PRNGKeyArray, log_weights: Float[Array, " n"]

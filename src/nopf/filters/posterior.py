@@ -1,6 +1,6 @@
 """Info and Posterior: what a filter says after one step, and after a series. Pure data."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -15,6 +15,12 @@ from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
 from nopf.space import Space
 from nopf.steps import Step
+
+# Arrays of NumPy, or of JAX inside a function that is traced; they do the same.
+if TYPE_CHECKING:
+    AnyArray: TypeAlias = Array
+else:
+    AnyArray = Array | np.ndarray | np.generic
 
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill a circle as evenly as can be
 
@@ -45,35 +51,38 @@ class Info(NamedTuple):
             the ESS on the proposal too: so they tell which of the two is at fault.
     """
 
-    mean: Float[Array, "*t d"]
-    cov: Float[Array, "*t d d"]
-    quantiles: Float[Array, "*t q d"]
-    log_evidence_increment: Float[Array, "*t"]
-    ess: Float[Array, "*t"] | None
-    collapsed: Bool[Array, "*t"]
-    nan_states: Int[Array, "*t"]
-    nan_weights: Int[Array, "*t"]
-    p_value: Float[Array, "*t"] | float = np.nan
-    nominal_p_value: Float[Array, "*t"] | float = np.nan
-    drift: Float[Array, "*t"] | float = np.nan
-    error: Float[Array, "*t d"] | float = np.nan
+    mean: Float[AnyArray, "*t d"]
+    cov: Float[AnyArray, "*t d d"]
+    quantiles: Float[AnyArray, "*t q d"]
+    log_evidence_increment: Float[AnyArray, "*t"]
+    ess: Float[AnyArray, "*t"] | None
+    collapsed: Bool[AnyArray, "*t"]
+    nan_states: Int[AnyArray, "*t"]
+    nan_weights: Int[AnyArray, "*t"]
+    p_value: Float[AnyArray, "*t"] = np.nan  # type: ignore[assignment]
+    nominal_p_value: Float[AnyArray, "*t"] = np.nan  # type: ignore[assignment]
+    drift: Float[AnyArray, "*t"] = np.nan  # type: ignore[assignment]
+    error: Float[AnyArray, "*t d"] = np.nan  # type: ignore[assignment]
 
     @property
-    def draws(self) -> Float[Array, "*t d"]:
+    def draws(self) -> Float[AnyArray, "*t d"]:
         """How many independent draws of the posterior would give as good a mean of each state: its
         variance over the squared error. Infinite where the mean is exact."""
-        variance = jnp.diagonal(self.cov, axis1=-2, axis2=-1)
+        library = self.cov.__array_namespace__()
+        variance = library.diagonal(self.cov, axis1=-2, axis2=-1)
         # All particles at one point: that may be right, or all that is left.
-        certain = (variance == 0) & (jnp.asarray(self.error) == 0)
-        return jnp.where(certain, jnp.inf, variance / jnp.square(self.error))
+        certain = (variance == 0) & (self.error == 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return library.where(certain, np.inf, variance / library.square(self.error))
 
     @property
-    def std(self) -> Float[Array, "*t d"]:
+    def std(self) -> Float[AnyArray, "*t d"]:
         """Posterior standard deviations."""
-        return jnp.sqrt(jnp.diagonal(self.cov, axis1=-2, axis2=-1))
+        library = self.cov.__array_namespace__()
+        return library.sqrt(library.diagonal(self.cov, axis1=-2, axis2=-1))
 
     @property
-    def log_evidence(self) -> Float[Array, "*t"]:
+    def log_evidence(self) -> Float[AnyArray, "*t"]:
         """The increment, under the name that it had in 0.1."""
         return self.log_evidence_increment
 
@@ -146,10 +155,10 @@ class Posterior(eqx.Module):
     """
 
     info: Info
-    particles: Float[Array, "*b t n d"] | None
-    log_weights: Float[Array, "*b t n"] | None
+    particles: Float[AnyArray, "*b t n d"] | None
+    log_weights: Float[AnyArray, "*b t n"] | None
     times: Float[np.ndarray, " t"]
-    observations: Float[Array | np.ndarray, "*b t m"]
+    observations: Float[AnyArray, "*b t m"]
     steps: Step
     state: Any
     space: Space
@@ -158,63 +167,63 @@ class Posterior(eqx.Module):
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
 
     @property
-    def mean(self) -> Float[Array, "*b t d"]:
+    def mean(self) -> Float[AnyArray, "*b t d"]:
         return self.info.mean
 
     @property
-    def cov(self) -> Float[Array, "*b t d d"]:
+    def cov(self) -> Float[AnyArray, "*b t d d"]:
         return self.info.cov
 
     @property
-    def std(self) -> Float[Array, "*b t d"]:
+    def std(self) -> Float[AnyArray, "*b t d"]:
         return self.info.std
 
     @property
-    def quantiles(self) -> Float[Array, "*b t q d"]:
+    def quantiles(self) -> Float[AnyArray, "*b t q d"]:
         return self.info.quantiles
 
     @property
-    def ess(self) -> Float[Array, "*b t"] | None:
+    def ess(self) -> Float[AnyArray, "*b t"] | None:
         return self.info.ess
 
     @property
-    def collapsed(self) -> Bool[Array, "*b t"]:
+    def collapsed(self) -> Bool[AnyArray, "*b t"]:
         return self.info.collapsed
 
     @property
-    def p_value(self) -> Float[Array, "*b t"]:
-        return jnp.asarray(self.info.p_value)
+    def p_value(self) -> Float[AnyArray, "*b t"]:
+        return self.info.p_value
 
     @property
-    def nominal_p_value(self) -> Float[Array, "*b t"]:
-        return jnp.asarray(self.info.nominal_p_value)
+    def nominal_p_value(self) -> Float[AnyArray, "*b t"]:
+        return self.info.nominal_p_value
 
     @property
-    def drift(self) -> Float[Array, "*b t"]:
-        return jnp.asarray(self.info.drift)
+    def drift(self) -> Float[AnyArray, "*b t"]:
+        return self.info.drift
 
     @property
-    def error(self) -> Float[Array, "*b t d"]:
-        return jnp.asarray(self.info.error)
+    def error(self) -> Float[AnyArray, "*b t d"]:
+        return self.info.error
 
     @property
-    def draws(self) -> Float[Array, "*b t d"]:
+    def draws(self) -> Float[AnyArray, "*b t d"]:
         return self.info.draws
 
     @property
-    def log_evidence_increment(self) -> Float[Array, "*b t"]:
+    def log_evidence_increment(self) -> Float[AnyArray, "*b t"]:
         """log p(y_t | y_1 … y_{t−1})."""
         return self.info.log_evidence_increment
 
     @property
-    def log_evidence_increments(self) -> Float[Array, "*b t"]:
+    def log_evidence_increments(self) -> Float[AnyArray, "*b t"]:
         """`log_evidence_increment`, under the name that it had in 0.1."""
         return self.info.log_evidence_increment
 
     @property
-    def log_evidence(self) -> Float[Array, "*b"]:
+    def log_evidence(self) -> Float[AnyArray, "*b"]:
         """log p(y_1 … y_T), the sum of the increments."""
-        return jnp.sum(self.info.log_evidence_increment, axis=-1)
+        return self.info.log_evidence_increment.sum(axis=-1)
 
     def warnings(self) -> list[str]:
         """When and why these estimates should not be trusted, in plain words (see `Monitor`)."""

@@ -1,7 +1,6 @@
 """LinearisedProposal: a Gauss–Newton fit to p(z | ancestor, y), particle by particle."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
-from nopf.compiling import run_once
+from nopf.compiling import run_once, traced_once
 from nopf.gaussian import is_traced
 from nopf.layout import MANY
 from nopf.linear import (
@@ -162,18 +161,20 @@ def gauss_newton(
         z = put(part, sees, [0.0] * model.noise_size)
         return model.residual(y, motion(z), step)
 
-    def fit(_: Any, last: tuple[Array, Factor]) -> tuple[Array, Factor]:
-        return tangent_fit(residual, last[0], model.likelihood.trust, showing)
-
-    mean = jnp.zeros(model.noise_size if sees is None else len(sees))
-    if iterations == 1:
+    def fit(mean: Float[Array, " s"]) -> tuple[Array, Factor]:
         return tangent_fit(residual, mean, model.likelihood.trust, showing)
+
+    # Zero for each particle, and not for all: what changes that in the first round of a loop makes
+    # JAX trace it twice.
+    some = jnp.ravel(jax.tree.leaves(ancestor)[0])[0]
+    zero = jnp.where(some == some, 0.0, 0.0)
+    mean = jnp.broadcast_to(zero, (model.noise_size if sees is None else len(sees),))
+    if iterations == 1:
+        return fit(mean)
     # In a loop, so that it is compiled once.
-    _, factor = jax.eval_shape(
-        lambda z: tangent_fit(residual, z, model.likelihood.trust, showing), mean
-    )
-    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), factor)
-    return jax.lax.fori_loop(0, iterations, fit, (mean, empty))
+    fit, (_, factor) = traced_once(fit, mean)
+    empty = jax.tree.map(lambda leaf: jnp.broadcast_to(zero, leaf.shape), factor)
+    return jax.lax.fori_loop(0, iterations, lambda _, last: fit(last[0]), (mean, empty))
 
 
 def tangent_fit(

@@ -27,7 +27,7 @@ class OptimalProposal(Proposal):
             model.likelihood.why_not_gaussian
             or ("the observation has angles" if model.observation_space.angles else None)
             or (model.why_no_density() if model.process_noise is None else None)
-            or why_not_linear(model, "observation")
+            or why_not_linear(model, names=("observation",))
             or ("the observation reads an angle" if _reads_angle(model) else None)
         )
         if reason is not None:
