@@ -166,7 +166,7 @@ def gauss_newton(
 
     # Zero for each particle, and not for all: what changes that in the first round of a loop makes
     # JAX trace it twice.
-    some = jnp.ravel(jax.tree.leaves(ancestor)[0])[0]
+    some = next(jnp.ravel(leaf)[0] for leaf in jax.tree.leaves(ancestor) if leaf.size)
     zero = jnp.where(some == some, 0.0, 0.0)
     mean = jnp.broadcast_to(zero, (model.noise_size if sees is None else len(sees),))
     if iterations == 1:
