@@ -105,7 +105,7 @@ def main(
     drive = load(given.folder)
     if given.outliers:
         robust: Any = model.likelihood
-        robust = dataclasses.replace(robust, tails=nopf.Outliers(0.05, 10.0))
+        robust = dataclasses.replace(robust, heavy=nopf.Outliers(0.05, 10.0))
         model = eqx.tree_at(lambda m: m.likelihood, model, robust)
     rows: list[dict[str, Any]] = []
     for name in given.filters.split(","):

@@ -122,6 +122,11 @@ class Likelihood(eqx.Module):
         """The same without heavy tails."""
         return self
 
+    @property
+    def tails(self) -> Tails | None:
+        """The heavy tails of its noise, if it has any."""
+        return None
+
     def sample_many(
         self,
         key: PRNGKeyArray,
@@ -214,7 +219,11 @@ class RobustLikelihood(Likelihood):
     """observation(x) plus noise whose tails are heavier than the normal's, one by one."""
 
     good: GaussianLikelihood
-    tails: Tails
+    heavy: Tails
+
+    @property
+    def tails(self) -> Tails:
+        return self.heavy
 
     def __check_init__(self) -> None:
         constant = self.good.noise.constant

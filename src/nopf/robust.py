@@ -29,6 +29,11 @@ class Tails(eqx.Module):
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
         """Share of its nominal precision that a coordinate this far away deserves."""
 
+    def beyond(self, z: float) -> float:
+        """The share of draws that are further than z standard deviations from zero."""
+        grid = jnp.linspace(-z, z, 1001)
+        return max(0.0, 1 - float(jnp.trapezoid(jnp.exp(self.log_prob(grid)), grid)))
+
 
 class Outliers(Tails):
     """Normal noise, and now and then a measurement whose noise is many times larger.

@@ -76,12 +76,12 @@ def test_a_wrong_model_is_told_from_a_poor_proposal():
     assert not any(text in for_right for text in ("explain", "proposal is poor", "too large"))
     # Noise half of what it is; a turn rate that is off; noise three times what it is.
     small = models.unicycle(observation_noise=[0.05, 0.05])
-    assert "the model does not explain this data" in said(small, linearised, 500)
-    assert "proposal is poor" not in said(small, linearised, 500)
+    assert "the model does not explain this data" in said(small, linearised, 4000)
+    assert "proposal is poor" not in said(small, linearised, 4000)
     turning = models.unicycle(
         transition=lambda x, step: models.unicycle_transition(x, step).at[2].add(0.15)
     )
-    assert "the model does not explain this data" in said(turning, linearised, 500)
+    assert "the model does not explain this data" in said(turning, linearised, 4000)
     large = models.unicycle(observation_noise=[0.4, 0.4])
     assert "noise is probably too large" in said(large, linearised, 500)
     # The right model, with a blind proposal and few particles.
@@ -113,8 +113,9 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
     posterior = flt.run(ys, key=jax.random.key(0))
     assert np.isfinite(posterior.mean).all()
     # Few of the bootstrap's particles may be left by it, which is said too.
-    (message,) = (text for text in posterior.warnings() if "independent draws" not in text)
-    assert message.startswith("step 30 (time 30): the observation is far from what the model")
+    (message,) = (text for text in posterior.warnings() if "independent draw" not in text)
+    assert message.startswith("step 30 (time 30): the observation is far from what was predicted")
+    assert "y0 by" in message
     clean = flt.run(np.array(path.observations), key=jax.random.key(0))
     error, usual = (
         np.hypot(*(np.asarray(p.mean) - np.asarray(path.states))[:, :2].T)
@@ -128,7 +129,7 @@ def test_an_outlier_of_fifty_sigma(proposal, tails):
 def signs(**changes):
     """What a monitor looks at of an `Info`."""
     usual = {"collapsed": False, "p_value": 0.5, "nominal_p_value": 0.5, "drift": 0.0, "ess": None}
-    usual |= {"cov": np.diag([4.0, 1.0]), "error": np.array([0.1, 0.1])}
+    usual |= {"cov": np.diag([4.0, 1.0]), "error": np.array([0.1, 0.1]), "innovation": np.zeros(2)}
     return types.SimpleNamespace(**usual | changes)
 
 
@@ -142,12 +143,15 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
     assert monitor.look(signs(ess=500.0, drift=4.9), 23, 2.3) == []
     assert monitor.look(signs(ess=500.0, drift=5.1), 23, 2.3) == []
     assert monitor.look(signs(ess=500.0), 23, 2.3) == []
-    assert "noise is probably too large" in monitor.look(signs(ess=500.0, drift=-6.0), 24, 2.4)[0]
-    # An observation that is far out is named once, and so is the next after a good one.
+    said = [monitor.look(signs(ess=500.0, drift=-6.0), t, 0.1 * t) for t in range(24, 50)]
+    (vague,) = (text for texts in said for text in texts)
+    assert "noise is probably too large" in vague
+    # An observation that is far out is named, but not the next time, nor the one after that.
     far = [
         monitor.look(signs(ess=500.0, nominal_p_value=p), 25, 2.5) for p in (1e-9, 1e-9, 1, 1e-9)
     ]
-    assert [len(messages) for messages in far] == [1, 0, 0, 1]
+    assert [len(messages) for messages in far] == [1, 0, 0, 0]
+    assert [text[:7] for text in monitor.summary()] == ["step 21", "step 34", "3 of 55"]
     for tails, words in [
         (0.5, "it counts as an outlier"),
         (1e-9, "use robust="),
@@ -156,15 +160,17 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
         far_out = signs(ess=500.0, nominal_p_value=1e-9, p_value=tails)
         assert words in nopf.Monitor().look(far_out, 26, 2.6)[0]
     zero = [monitor.look(signs(ess=500.0, collapsed=c), 30, 3.0) for c in (True, True, False, True)]
-    assert [len(messages) for messages in zero] == [1, 0, 0, 1]
+    assert [len(messages) for messages in zero] == [1, 0, 0, 0]
     poor = nopf.Monitor()
-    said = [poor.look(signs(ess=3.0, drift=9.0), t, float(t)) for t in range(1, 41)]
-    words = [message for messages in said[15:] for message in messages]
+    drifts = [0.0] * 15 + [9.0] * 25
+    said = [poor.look(signs(ess=3.0, drift=d), t, float(t)) for t, d in enumerate(drifts, 1)]
+    words = [message for messages in said for message in messages]
     assert all("does not explain" not in message for message in words)
     assert sum("the proposal is poor" in message for messages in said for message in messages) == 1
     around = [poor.look(signs(ess=e), 41, 4.1) for e in [25.0, 35.0] * 40]
     assert not any(around)
-    better = [poor.look(signs(ess=200.0, drift=d), 42, 4.2) for d in [0.0] * 40 + [9.0] * 5]
+    drifts = [0.0] * 45 + [9.0] * 5
+    better = [poor.look(signs(ess=200.0, drift=d), t, 0.1 * t) for t, d in enumerate(drifts, 42)]
     assert [len(messages) for messages in better if messages] == [1]
 
 
@@ -194,7 +200,7 @@ def test_a_robot_that_passes_a_landmark_is_warned_of():
     benchmark = BENCHMARKS["range-bearing"]
     flt = benchmark.make_filter("lpf", 2000)
     posterior = flt.run(benchmark.simulate(0).observations, key=jax.random.key(0))
-    said = [text for text in posterior.warnings() if "independent draws" in text]
+    said = [text for text in posterior.warnings() if "independent draw" in text]
     assert len(said) == 1
     assert "turn_bias" in said[0]
     assert int(said[0].split()[1]) > 40  # and nothing before
@@ -214,3 +220,158 @@ def test_collapse_is_reported():
     (message,) = posterior.warnings()
     assert message.startswith("step 3 (time 3): every weight was zero")
     assert np.isfinite(posterior.mean).all()
+
+
+def test_what_comes_back_is_summed_up():
+    tails = nopf.Outliers(0.05, 10.0)
+    monitor = nopf.Monitor(tails=tails, observation_names=("left", "right"))
+    every = []
+    for t in range(1, 201):
+        far = t % 20 == 0
+        innovation = np.array([0.0, 9.0 if far else 0.1])
+        now = signs(nominal_p_value=1e-9 if far else 0.5, innovation=innovation)
+        every += monitor.begun(now, t, float(t))
+    assert len(every) == 10
+    assert "right by 9 standard deviations" in every[0][0]
+    # Said the first time and the tenth.
+    assert [said is not None for _, said in every] == [True] + [False] * 8 + [True]
+    assert every[-1][1].endswith("(this is the 10th time)")
+    # Beyond five standard deviations are 0.05 * P(|10 z| > 5.26) of them, in two coordinates.
+    outliers = 200 * (1 - (1 - 0.05 * 2 * scipy.stats.norm.sf(0.526)) ** 2)
+    assert monitor.summary() == [
+        "10 of 200 rows had an outlier, the first at step 20 (time 20), most often right; about "
+        f"{outliers:.0f} were to be expected"
+    ]
+
+
+def test_outliers_that_are_too_many_are_said_to_be():
+    monitor = nopf.Monitor(tails=nopf.Outliers(0.001, 10.0))
+    for t in range(1, 201):
+        monitor.look(signs(nominal_p_value=1e-9 if t % 5 == 0 else 0.5), t, float(t))
+    (line,) = monitor.summary()
+    assert line.startswith("40 of 200 rows had an outlier")
+    assert "only about 0 were to be expected: either outliers are more frequent" in line
+
+
+@pytest.mark.parametrize(
+    ("shared", "size", "drift", "expected"),
+    [
+        (0.0, 1.0, 0.0, []),
+        (0.8, 1.3, 3.0, ["persist"]),
+        (0.0, 0.4, -8.0, ["too large"]),
+        (0.35, 0.4, -8.0, ["too large"]),  # as of noise four times too large
+        (0.9, 0.4, -8.0, ["persist"]),  # as in recordings: never the advice to trust them more
+    ],
+)
+def test_errors_that_last_are_told_from_noise(shared, size, drift, expected):
+    """Innovations of two sensors with a correlation from step to step, 400 of them."""
+    noise = np.random.default_rng(0).normal(size=(400, 2))
+    values = noise.copy()
+    for t in range(1, 400):
+        values[t] = shared * values[t - 1] + np.sqrt(1 - shared**2) * noise[t]
+    monitor = nopf.Monitor(observation_names=("left", "right"))
+    for t, value in enumerate(values, start=1):
+        monitor.look(signs(ess=500.0, drift=drift, innovation=size * value), t, float(t))
+    said = monitor.summary()
+    assert [word for word in ("persist", "too large") if word in " ".join(said)] == expected
+    assert len(said) == len(expected)
+
+
+def test_few_particles_are_not_blamed_on_the_model():
+    monitor = nopf.Monitor()
+    for t in range(1, 21):
+        assert monitor.look(signs(ess=500.0), t, float(t)) == []
+    (thin,) = monitor.look(signs(ess=2.0), 21, 21.0)
+    assert "only 2 particles left" in thin
+    said = [
+        text
+        for t in range(22, 50)
+        for text in monitor.look(signs(ess=500.0, drift=min(9.0, t - 22.0)), t, float(t))
+    ]
+    assert len(said) == 1
+    assert "the particles have probably lost the state" in said[0]
+    # That is over, and forty steps later the model may be blamed.
+    said = [
+        text
+        for t in range(50, 120)
+        for text in monitor.look(signs(ess=500.0, drift=0.0 if t < 110 else 9.0), t, float(t))
+    ]
+    assert monitor.summary()[1].count("lost the state") == 1
+    assert not said  # The second time of the same kind.
+    other = nopf.Monitor()
+    assert "the model does not explain" in other.look(signs(ess=500.0, drift=9.0), 1, 1.0)[0]
+
+
+@pytest.mark.slow
+def test_a_tracker_by_bearings_that_collapses_does_not_blame_the_model():
+    """Data of the model itself, N = 1000: in half of the runs the particles lose the target, which
+    is said in each of them, and nothing of the model in any."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([-0.05, 0.001, 0.7, -0.055], [0.5, 0.005, 0.3, 0.01]),
+        transition=lambda x, step: jnp.stack([x[0] + x[1], x[1], x[2] + x[3], x[3]]),
+        process_noise=[0.0005, 0.001, 0.0005, 0.001],
+        observation=lambda x, step: jnp.arctan2(x[2], x[0])[None],
+        observation_noise=[0.005],
+        observation_angles=[0],
+    )
+    flt = nopf.ParticleFilter(model, particles=1000)
+    collapses = 0
+    for seed in range(20):
+        ys = nopf.simulate(model, 100, jax.random.key(seed)).observations
+        posterior = flt.run(ys, key=jax.random.key(100 + seed))
+        said = words(posterior)
+        assert not any(text in said for text in ("does not explain", "persist", "too large"))
+        if posterior.log_evidence < 0:
+            collapses += 1
+            assert "have probably lost the state" in said
+    assert collapses > 3
+
+
+def discrete(name):
+    """Bernoulli or Poisson observations of a state that wanders, or a count beside a number."""
+
+    def log_prob(y, x, step):
+        if name == "bernoulli":
+            return jax.nn.log_sigmoid((2 * y[0] - 1) * (x[0] - 2))
+        counted = jax.scipy.stats.poisson.logpmf(y[0], 0.3 * jnp.exp(x[0]))
+        return counted + (jax.scipy.stats.norm.logpdf(y[1], x[0], 0.5) if name == "mixed" else 0)
+
+    def sample(key, x, step):
+        if name == "bernoulli":
+            return jax.random.bernoulli(key, jax.nn.sigmoid(x[0] - 2), (1,)).astype(float)
+        count = jax.random.poisson(key, 0.3 * jnp.exp(x[0]), (1,)).astype(float)
+        seen = x + 0.5 * jax.random.normal(jax.random.fold_in(key, 1), (1,))
+        return jnp.concatenate([count, seen]) if name == "mixed" else count
+
+    return nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: 0.95 * x,
+        process_noise=[0.3],
+        observation_log_prob=log_prob,
+        observation_sample=sample,
+    )
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "poisson", "mixed"])
+def test_discrete_observations_have_uniform_p_values_and_normal_innovations(name):
+    """2000 steps in 20 series; Kolmogorov and Smirnov, false alarm 1e-3, and no warning."""
+    model = discrete(name)
+    ys = nopf.simulate(model, 100, jax.random.key(0), batch=20).observations
+    found = nopf.ParticleFilter(model, particles=500).run_batch(ys, key=jax.random.key(1))
+    p_values, innovations = np.asarray(found.p_value), np.asarray(found.innovation)
+    assert scipy.stats.kstest(p_values.ravel(), "uniform").pvalue > 1e-3
+    for innovation in np.moveaxis(innovations, -1, 0):
+        assert scipy.stats.kstest(innovation.ravel(), "norm").pvalue > 1e-3
+    drift = np.asarray(found.drift)[:, [19, 59, 99]].ravel()
+    assert scipy.stats.kstest(drift, "norm").pvalue > 1e-3
+    assert np.abs(np.asarray(found.drift)).max() < 4.5
+
+
+def test_a_count_that_cannot_be_is_far():
+    model = discrete("poisson")
+    ys = np.array(nopf.simulate(model, 30, jax.random.key(0)).observations)
+    ys[20] = 60.0
+    said = nopf.ParticleFilter(model, particles=500).run(ys, key=jax.random.key(1)).warnings()
+    assert any(
+        text.startswith("step 21") and "far from what was predicted" in text for text in said
+    )

@@ -5,8 +5,8 @@ from nopf.filters.ensemble_kalman import EnsembleKalmanFilter as EnsembleKalmanF
 from nopf.filters.filter import Filter as Filter
 from nopf.filters.filter import FilterState as FilterState
 from nopf.filters.filter import Update as Update
-from nopf.filters.health import Monitor as Monitor
 from nopf.filters.kalman import KalmanFilter as KalmanFilter
+from nopf.filters.monitor import Monitor as Monitor
 from nopf.filters.particle import ParticleFilter as ParticleFilter
 from nopf.filters.posterior import Info as Info
 from nopf.filters.posterior import Posterior as Posterior

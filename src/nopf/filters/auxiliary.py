@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
 from nopf.crowd import check_mesh, log_total
-from nopf.filters.checks import check_proposal, check_resampling
+from nopf.filters.checks import check_proposal, check_recover, check_resampling
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.moving import Ancestors, fitted, taken
 from nopf.filters.particle import ParticleEngine, Particles
@@ -42,7 +42,7 @@ class AuxiliaryFilter(ParticleEngine):
             noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
-        mesh, first_step: as for `ParticleFilter`.
+        mesh, first_step, recover: as for `ParticleFilter`.
     """
 
     model: StateSpaceModel
@@ -54,6 +54,7 @@ class AuxiliaryFilter(ParticleEngine):
     health: bool = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     first_step: bool = eqx.field(static=True)
+    recover: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class AuxiliaryFilter(ParticleEngine):
         health: bool = True,
         mesh: Mesh | None = None,
         first_step: bool | None = None,
+        recover: float = 0.0,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -77,6 +79,7 @@ class AuxiliaryFilter(ParticleEngine):
         self.health = bool(health)
         self.mesh = check_mesh(mesh, self.particles)
         self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
+        self.recover = check_recover(recover, self.health, self.mesh)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step

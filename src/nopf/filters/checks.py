@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from nopf.arguments import shape_of, share_of_one, some_key
 from nopf.filters.moving import Ancestors, as_arrays, move_all
@@ -108,3 +109,15 @@ def check_resampling(resampling: Resampling) -> Resampling:
             f"function (key, log_weights) -> ancestors, got {resampling!r}"
         )
     return resampling
+
+
+def check_recover(share: Any, health: bool, mesh: Mesh | None) -> float:
+    """The share of the particles that is drawn anew when a filter is lost."""
+    share = share_of_one(share, "recover")
+    if share == 1:
+        raise ValueError("recover: expected a share below 1, for example 0.1, got 1")
+    if share and not health:
+        raise ValueError("recover: needs health=True, which tells whether the filter is lost")
+    if share and mesh is not None:
+        raise ValueError("recover: expected 0 with mesh=: it works on one device")
+    return share

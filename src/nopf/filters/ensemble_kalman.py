@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
 from nopf.filters.filter import Filter, Update
-from nopf.filters.health import DRAWS, p_value_among
+from nopf.filters.health import DRAWS, Judged, judge_among
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
@@ -98,14 +98,17 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         )
         # Members that share nothing but the gain are as good as independent.
         info = info._replace(error=info.std / np.sqrt(self.particles))
-        return Update(after, info, seen[:DRAWS])
+        return Update(after, info, (see_key, seen[:DRAWS]))
 
     def p_values(
-        self, prediction: Float[Array, "k m"], y: Float[Array, " m"], step: Step
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        self,
+        prediction: tuple[PRNGKeyArray, Float[Array, "k m"]],
+        y: Float[Array, " m"],
+        step: Step,
+    ) -> Judged:
         # As in the evidence: the members' own synthetic observations, outliers among them.
-        p_value = p_value_among(self.model, y, prediction)
-        return p_value, p_value
+        key, seen = prediction
+        return judge_among(self.model, jax.random.fold_in(key, 0), y, seen)
 
     def ensemble(self, belief: Ensemble) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         return belief.states, self._log_weights()

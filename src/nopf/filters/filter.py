@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from nopf.arguments import check_key, finite_number, positive_integer
 from nopf.compiling import is_tracing
 from nopf.filters import loop
-from nopf.filters.health import Surprise
+from nopf.filters.health import LOST, Judged, Surprise
 from nopf.filters.inputs import check_observations
+from nopf.filters.monitor import Monitor
 from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
@@ -90,10 +91,25 @@ class Filter(eqx.Module, Generic[Belief]):
 
     def p_values(
         self, prediction: Any, y: Float[Array, " m"], step: Step
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The p-value of an observation, and the same without the tails of `robust=`."""
+    ) -> Judged | tuple[Float[Array, ""], Float[Array, ""]]:
+        """The p-value of an observation, and the same without the tails of `robust=`; with the
+        standardised innovation beside them, warnings can say which sensor is off."""
         nothing = jnp.full((), jnp.nan)
         return nothing, nothing
+
+    @property
+    def drawn_anew(self) -> float:
+        """The share of the particles that is drawn anew when the filter is lost."""
+        return getattr(self, "recover", 0.0)
+
+    def monitor(self) -> Monitor:
+        """A monitor for live steps that knows the names of the model."""
+        return Monitor(
+            state_names=self.model.state_names,
+            observation_names=self.model.observation_names,
+            tails=self.model.likelihood.tails,
+            recover=self.drawn_anew,
+        )
 
     @property
     def has_first_step(self) -> bool:
@@ -309,6 +325,11 @@ class Filter(eqx.Module, Generic[Belief]):
             lag: how many later observations may count; all if left out.
         """
         check_one_series(posterior, "smooth")
+        if posterior.recover and np.any(np.asarray(posterior.drift)[:-1] > LOST):
+            raise ValueError(
+                "posterior: some particles were drawn anew (recover=), of which smoothing does not "
+                "know; smooth the observations before and after that apart"
+            )
         return draw_backwards(self.model.whole, posterior, key, trajectories, lag)
 
 
@@ -412,6 +433,8 @@ def _posterior(
         state_names=flt.model.state_names,
         observation_names=flt.model.observation_names,
         quantile_levels=flt.quantiles,
+        tails=flt.model.likelihood.tails,
+        recover=flt.drawn_anew,
     )
 
 

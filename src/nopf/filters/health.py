@@ -1,12 +1,11 @@
-"""How well a filter is doing: whether the model explains the data, and whether particles count."""
+"""Whether a model explains its data: p-values, standardised innovations, and the drift of both."""
 
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.compiling import in_brief
 from nopf.filters.moving import white_numbers
@@ -17,9 +16,23 @@ from nopf.steps import Step
 
 DRAWS = 127  # predicted observations that one is compared with
 FORGET = 0.95  # a step: about the last twenty count
-PATIENCE = 5  # steps that a mean has to be poor before it is reported
-HURRY = 2.5  # so many times sooner if it is worth less than half the draws that would do
-SETTLED = 8.0  # steps, in these weights, before a lasting trouble is reported
+LOST = 5.0  # a drift beyond this is no accident
+TIE = 1e-4  # of a squared distance: closer ones are equal but for rounding
+
+
+class Judged(NamedTuple):
+    """What a filter says of an observation before it takes it in.
+
+    Attributes:
+        p_value: how probable one at least as far from the prediction is.
+        nominal_p_value: the same without the tails of `robust=`.
+        innovation: `(m,)`, how far each coordinate is from its prediction (without the tails), in
+            standard deviations: standard normal if the model is right. NaN where it is missing.
+    """
+
+    p_value: Float[Array, ""]
+    nominal_p_value: Float[Array, ""]
+    innovation: Float[Array, " m"]
 
 
 class Surprise(NamedTuple):
@@ -45,6 +58,10 @@ class Surprise(NamedTuple):
         known = ~jnp.isnan(p_value)
         return jax.tree.map(lambda new, old: jnp.where(known, new, old), more, self)
 
+    def forgotten(self, now: Bool[Array, ""]) -> "Surprise":
+        """Nothing, if that is so `now`."""
+        return jax.tree.map(lambda value: jnp.where(now, 0, value), self)
+
     def drift(self) -> Float[Array, ""]:
         """Standard normal if the model is right; large if observations surprise it too often.
 
@@ -58,14 +75,14 @@ class Surprise(NamedTuple):
         return jnp.where(some, z, jnp.nan)
 
 
-def predictive_p_values(
+def judge(
     key: PRNGKeyArray,
     model: StateSpaceModel,
     before: Any,
     y: Float[Array, " m"],
     step: Step,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The p-value of an observation, and the same without the tails of `robust=`.
+) -> Judged:
+    """Compares an observation with what is predicted.
 
     Args:
         key: random key.
@@ -81,39 +98,106 @@ def predictive_p_values(
     def predicted(x: Any, white: Float[Array, " w"]) -> Float[Array, " d"]:
         return model.complete(model.move(x, white[:k], step), white[k + m :])
 
-    def p_value(likelihood: Likelihood) -> Float[Array, ""]:
-        see_key = jax.random.fold_in(key, 1)
+    def compared(likelihood: Likelihood) -> Judged:
+        see_key, tie_key = jax.random.fold_in(key, 1), jax.random.fold_in(key, 3)
         seen = likelihood.sample_many(see_key, states, step, white[:, k : k + m])
-        return p_value_among(model, y, seen)  # which wraps
+        log_mass = None
+        if likelihood.sensors is None:  # These need not be continuous.
+            log_prob = jax.vmap(lambda x: likelihood.log_prob(y, x, step))(states)
+            log_mass = jax.nn.logsumexp(log_prob) - np.log(DRAWS)
+        return judge_among(model, tie_key, y, seen, log_mass)  # which wraps
 
     with in_brief():
         states = jax.vmap(predicted)(before, white)
-        value, nominal = p_value(model.likelihood), model.likelihood.nominal()
-        return value, value if nominal is model.likelihood else p_value(nominal)
+        found, nominal = compared(model.likelihood), model.likelihood.nominal()
+        if nominal is model.likelihood:
+            return found
+        without = compared(nominal)
+        return Judged(found.p_value, without.p_value, without.innovation)
 
 
-def p_value_among(
-    model: StateSpaceModel, y: Float[Array, " m"], predicted: Float[Array, "k m"]
-) -> Float[Array, ""]:
+def judge_among(
+    model: StateSpaceModel,
+    key: PRNGKeyArray,
+    y: Float[Array, " m"],
+    predicted: Float[Array, "k m"],
+    log_mass: Float[Array, ""] | None = None,
+) -> Judged:
     """How often a predicted observation is as far from all others as `y` is.
 
     Distances are Mahalanobis's, by the mean and covariance of all of them, `y` included: so if `y`
-    comes from the same distribution, whichever that is, every rank has the same chance. Beyond the
-    last rank the p-value falls off as a normal distribution does. NaN if nothing is observed.
+    comes from the same distribution, whichever that is, every rank has the same chance. Equal
+    distances, as of counts, are ranked at random. Beyond the last rank the p-value falls off as a
+    normal distribution does; for whole numbers and the like it is the probability of `y` itself.
+    NaN if nothing is observed.
+
+    Args:
+        model: the model.
+        key: random key.
+        y: the observation.
+        predicted: draws of what it could have been.
+        log_mass: log p(y) by the prediction, for observations that may not be continuous.
     """
     observed = ~jnp.isnan(y)
     points = jnp.concatenate([jnp.where(observed, y, predicted[0])[None], predicted])
     count = points.shape[0]
     apart = jnp.where(observed[None], _from_mean(model.observation_space, points), 0)
-    if y.size > count // 4:
-        # Too few draws for so many correlations: coordinate by coordinate.
-        size = jnp.mean(apart**2, axis=0)
-        squares = jnp.mean(apart**2 / jnp.where(size > 0, size, 1)[None], axis=1)
+    squares = _squared_distances(apart)
+    tied = jnp.abs(squares - squares[0]) <= TIE * squares[0]
+    chance = jax.random.uniform(key, (1 + y.size,))
+    place = jnp.floor(chance[0] * jnp.sum(tied)) + 1
+    ranked = (jnp.sum((squares > squares[0]) & ~tied) + place) / count
+    whole = jnp.zeros(y.size, bool)
+    if log_mass is None:
+        fades = _beyond(squares)
     else:
-        squares = count * _leverages(apart)
-    ranked = jnp.mean(squares >= squares[0])
-    beyond = jnp.maximum(squares[0] - jnp.max(squares[1:]), 0)
-    return jnp.where(jnp.any(observed), ranked * jnp.exp(-0.5 * beyond), jnp.nan)
+        whole = _is_discrete(points[1:])
+        fades = _beyond(_squared_distances(jnp.where(whole[None], 0, apart)))
+        rare = jnp.minimum(1, count * jnp.exp(log_mass))
+        all_whole = jnp.all(whole | ~observed)
+        fades = jnp.where(all_whole & (squares[0] > jnp.max(squares[1:])), rare, fades)
+    innovation = jnp.where(observed, _standardised(apart, chance[1:], whole), jnp.nan)
+    p_value = jnp.where(jnp.any(observed), ranked * fades, jnp.nan)
+    return Judged(p_value, p_value, innovation)
+
+
+def _standardised(
+    apart: Float[Array, "k m"], chance: Float[Array, " m"], whole: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    """The first row in standard deviations: the normal number of the same rank among the others,
+    whatever their distribution; beyond all of them by their standard deviation, unless these are
+    `whole` numbers and the like. Ties are broken by `chance`."""
+    own, others = apart[0], apart[1:]
+    less = jnp.sum(others < own[None], axis=0)
+    equal = jnp.sum(others == own[None], axis=0)
+    # In the middle of its place where there are no ties, so that one in so many goes no further.
+    below = (less + jnp.where(equal > 0, chance * (equal + 1), 0.5)) / apart.shape[0]
+    score = jnp.sqrt(2.0) * jax.lax.erf_inv(2 * below - 1)
+    spread = jnp.sqrt(jnp.mean(others**2, axis=0))
+    outside = ~whole & ((less == 0) | (less == others.shape[0])) & (spread > 0)
+    far = jnp.abs(own) / jnp.where(spread > 0, spread, 1)
+    return jnp.where(outside, jnp.sign(score) * jnp.maximum(jnp.abs(score), far), score)
+
+
+def _squared_distances(apart: Float[Array, "k m"]) -> Float[Array, " k"]:
+    """Of each row from zero, by the covariance of all."""
+    count, width = apart.shape
+    if width <= count // 4:
+        return count * _leverages(apart)
+    # Too few draws for so many correlations: coordinate by coordinate.
+    size = jnp.mean(apart**2, axis=0)
+    return jnp.mean(apart**2 / jnp.where(size > 0, size, 1)[None], axis=1)
+
+
+def _beyond(squares: Float[Array, " k"]) -> Float[Array, ""]:
+    """How much less probable the first is than the furthest of the others, by a normal tail."""
+    return jnp.exp(-0.5 * jnp.maximum(squares[0] - jnp.max(squares[1:]), 0))
+
+
+def _is_discrete(points: Float[Array, "k m"]) -> Bool[Array, " m"]:
+    """Whether a quarter or more of the numbers in a column have been drawn before."""
+    ordered = jnp.sort(points, axis=0)
+    return jnp.mean(ordered[1:] == ordered[:-1], axis=0) > 0.25
 
 
 def _from_mean(space: Space, points: Float[Array, "k m"]) -> Float[Array, "k m"]:
@@ -145,111 +229,3 @@ def _leverages(rows: Float[Array, "k m"]) -> Float[Array, " k"]:
 
     start = (rows, jnp.zeros(rows.shape[0], rows.dtype))
     return jax.lax.fori_loop(0, rows.shape[1], column, start)[1]
-
-
-class Monitor:
-    """Says in plain words, as steps come in, when an estimate should not be trusted.
-
-    Call `look(info, index, time)` of one monitor after each step, with the `Info` of that step.
-    Each kind of trouble is reported when it begins, not at every step that it lasts.
-
-    Args:
-        p_value: an observation less probable than this is reported.
-        drift: so is a drift beyond this. It is about normal: a right model hardly ever exceeds 5,
-            but 4 once in some ten thousand steps, too often for a stream without end.
-        ess: fewer particles that count than this, over about twenty steps, are too few.
-        draws: a mean that is worth fewer independent draws than this for five steps, or fewer than
-            half of it for two, is poor: by 10 draws it may be off by a third of its standard
-            deviation.
-        state_names: what warnings call the states; their numbers if left out.
-    """
-
-    def __init__(
-        self,
-        p_value: float = 1e-6,
-        drift: float = 5.0,
-        ess: float = 30.0,
-        draws: float = 10.0,
-        state_names: Sequence[str] = (),
-    ):
-        self.p_value, self.drift, self.ess, self.draws = p_value, drift, ess, draws
-        self.state_names = tuple(state_names)
-        self._coarse: np.ndarray | None = None  # for how many steps each mean has been poor
-        self._ess = self._weight = 0.0
-        self._lasting: set[str] = set()
-
-    def look(self, info: Any, index: int, time: float) -> list[str]:
-        """What is worth a warning after this step."""
-        return list(self._look(info, index, time))
-
-    def _look(self, info: Any, index: int, time: float) -> Iterator[str]:
-        where = f"step {index} (time {time:.12g})"
-        collapsed = bool(info.collapsed)
-        if self._begins("collapsed", collapsed):
-            yield f"{where}: every weight was zero; the step counts as one without observation"
-        if self._begins("far", not collapsed and bool(info.nominal_p_value < self.p_value)):
-            if info.p_value >= self.p_value:
-                advice = "it counts as an outlier"
-            elif info.p_value == info.nominal_p_value:
-                advice = "if outliers happen, use robust="
-            else:
-                advice = "too far even for the outliers that it expects"
-            yield (
-                f"{where}: the observation is far from what the model predicts "
-                f"(p = {float(info.nominal_p_value):.1g}); {advice}"
-            )
-        if info.ess is not None:
-            self._ess = FORGET * self._ess + float(info.ess)
-            self._weight = FORGET * self._weight + 1
-            mean = self._ess / self._weight
-            # Before that, a wide prior may be to blame.
-            poor = self._weight > SETTLED and mean < self.ess
-            if self._begins("poor", poor, mean > 2 * self.ess):
-                yield (
-                    f"{where}: the proposal is poor: lately only {mean:.3g} particles count; use a "
-                    "learned or linearised proposal, or more particles. Whether the model explains "
-                    "the data cannot be said before"
-                )
-        yield from self._poorly_known(info, where)
-        if "poor" in self._lasting:
-            return  # With too few particles the prediction itself is not to be trusted.
-        drift = float(info.drift)
-        if self._begins("lost", drift > self.drift, drift < self.drift / 2):
-            yield (
-                f"{where}: the model does not explain this data: observations surprise it too "
-                f"often (drift {drift:.1f}); look at its noise, motion and biases"
-            )
-        if self._begins("vague", drift < -self.drift, drift > -self.drift / 2):
-            yield (
-                f"{where}: observations are closer to the predictions than the model says (drift "
-                f"{drift:.1f}); its noise is probably too large"
-            )
-
-    def _poorly_known(self, info: Any, where: str) -> Iterator[str]:
-        """The states whose means have been poor for some time."""
-        with np.errstate(divide="ignore", invalid="ignore"):  # Means can be exact.
-            draws = np.diagonal(np.asarray(info.cov)) / np.square(np.asarray(info.error))
-        draws = np.where(np.isnan(draws), np.inf, draws)
-        if self._coarse is None:
-            self._coarse = np.zeros(draws.shape)
-        pace = np.where(draws < self.draws / 2, HURRY, 1)
-        self._coarse = np.where(draws < self.draws, self._coarse + pace, 0)
-        poor = np.flatnonzero(self._coarse >= PATIENCE)
-        if self._begins("coarse", bool(poor.size), not np.any(draws < 2 * self.draws)):
-            names = [self.state_names[i] if self.state_names else f"state {i}" for i in poor]
-            few = max(1.0, float(draws[poor].min()))
-            verb = "are" if len(names) > 1 else "is"
-            yield (
-                f"{where}: {', '.join(names)} {verb} known no better than by {few:.0f} independent "
-                f"draws of the posterior: a mean may be off by {1 / np.sqrt(few):.1g} of its "
-                "standard deviation; use more particles, or nopf.marginalise if it is linear"
-            )
-
-    def _begins(self, kind: str, present: bool, over: bool | None = None) -> bool:
-        """Whether a trouble is new; it lasts until it is `over`, by default when not present."""
-        new = present and kind not in self._lasting
-        if present:
-            self._lasting.add(kind)
-        elif over is None or over:
-            self._lasting.discard(kind)
-        return new

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer
 from nopf.filters.filter import Filter, Update
+from nopf.filters.health import Judged
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, normal_quantiles, rauch_tung_striebel, smoothed_like
@@ -95,13 +96,19 @@ class KalmanFilter(Filter[GaussianBelief]):
         cov = shrink @ cov @ shrink.T + gain @ noise @ gain.T
         key = None if belief.key is None else jax.random.split(belief.key)[0]
         belief = GaussianBelief(key, mean, cov)
-        return Update(belief, self._info(belief, log_evidence), white @ white)
+        standardised = innovation / jnp.sqrt(jnp.diagonal(innovation_cov))
+        prediction = white @ white, jnp.where(observed, standardised, jnp.nan)
+        return Update(belief, self._info(belief, log_evidence), prediction)
 
     def p_values(
-        self, prediction: Float[Array, ""], y: Float[Array, " m"], step: Step
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        p_value = _beyond(prediction, jnp.sum(~jnp.isnan(y)))
-        return p_value, p_value
+        self,
+        prediction: tuple[Float[Array, ""], Float[Array, " m"]],
+        y: Float[Array, " m"],
+        step: Step,
+    ) -> Judged:
+        square, innovation = prediction
+        p_value = _beyond(square, jnp.sum(~jnp.isnan(y)))
+        return Judged(p_value, p_value, innovation)
 
     def smooth(
         self,

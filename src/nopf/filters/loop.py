@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from nopf.compiling import Compiled, apart, blank, is_new, is_tracing, traced_once
-from nopf.filters.health import Surprise
+from nopf.filters.health import LOST, Surprise
 from nopf.keys import quick
 from nopf.steps import Step, part
 
@@ -29,15 +29,29 @@ ROWS = 128
 
 def take_in(flt: Any, last: Any, y: Array, step: Step, update: Any = None) -> Any:
     belief, surprise = last
-    updated = (flt.update if update is None else update)(belief, y, step)
+    update = flt.update if update is None else update
+    lost = None
+    if flt.drawn_anew:
+        # By what was known before: which share of the particles is new must not depend on y.
+        lost = (surprise.drift() > LOST) & jnp.any(~jnp.isnan(y))
+        update = functools.partial(update, lost=lost)
+    updated = update(belief, y, step)
     p_value = nominal = jnp.full((), jnp.nan)
+    innovation = jnp.full(y.shape, jnp.nan)
     if flt.health:
-        p_value, nominal = flt.p_values(updated.prediction, y, step)
+        p_value, nominal, *more = flt.p_values(updated.prediction, y, step)
+        innovation = more[0] if more else innovation  # of filters that do not say
         surprise = surprise.add(p_value)
-    drift = surprise.drift()
     info = updated.info
-    error = jnp.broadcast_to(info.error, info.mean.shape)  # of filters that do not say
-    info = info._replace(p_value=p_value, nominal_p_value=nominal, drift=drift, error=error)
+    info = info._replace(
+        p_value=p_value,
+        nominal_p_value=nominal,
+        drift=surprise.drift(),
+        error=jnp.broadcast_to(info.error, info.mean.shape),
+        innovation=innovation,
+    )
+    if lost is not None:
+        surprise = surprise.forgotten(lost)  # New particles are not to blame for the old ones.
     return (updated.belief, surprise), info
 
 

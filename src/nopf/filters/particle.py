@@ -1,6 +1,7 @@
 """ParticleFilter: weighted particles, moved by any proposal."""
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,10 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer, share_of_one
 from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
-from nopf.filters.checks import check_proposal, check_resampling
+from nopf.filters.checks import check_proposal, check_recover, check_resampling
 from nopf.filters.filter import Filter, Update
 from nopf.filters.first import Opening, meet
-from nopf.filters.health import DRAWS, predictive_p_values
+from nopf.filters.health import DRAWS, Judged, judge
 from nopf.filters.inputs import QUANTILES, check_quantiles
 from nopf.filters.lineage import Families, errors, new_families
 from nopf.filters.moving import (
@@ -125,9 +126,10 @@ class ParticleEngine(Filter[Particles]):
         step: Step,
         met: Opening | None = None,
         now: Bool[Array, ""] | bool = False,
+        lost: Bool[Array, ""] | None = None,
     ) -> Update[Particles]:
         """Takes in one observation; `met` is what it has made of the prior, if it is the first one
-        and that is so `now`."""
+        and that is so `now`. Where the filter is `lost`, some particles are drawn anew."""
         key, choose_key, draw_key, health_key = jax.random.split(belief.key, 4)
         choose_key, draw_key = own_key(choose_key, self.axis), own_key(draw_key, self.axis)
         if met is None:
@@ -144,6 +146,9 @@ class ParticleEngine(Filter[Particles]):
 
             # Looked at here, so that what follows is compiled once.
             weighed = jax.lax.cond(~now, move, lambda: self._met(belief, met, follows[0]))
+        if lost is not None:
+            anew = functools.partial(self._anew, jax.random.fold_in(draw_key, 1), weighed, y, step)
+            weighed = jax.lax.cond(lost, anew, lambda: weighed)
         before = self._before(health_key, belief, weighed.ancestors)
         after, info = self._conclude(draw_key, weighed, y, step)
         return Update(after._replace(key=key), info, Forecast(health_key, before))
@@ -182,6 +187,36 @@ class ParticleEngine(Filter[Particles]):
         """
         draw_key = own_key(jax.random.split(belief.key, 4)[2], self.axis)
         return meet(self.model, draw_key, self.here, y, step, before, self.axis)
+
+    def _anew(
+        self, key: PRNGKeyArray, weighed: Weighed, y: Float[Array, " m"], step: Step
+    ) -> Weighed:
+        """The same particles, but for a share that comes from the prior: as if the state had been
+        drawn anew at the step before, with a probability of that share."""
+        meet_key, keep_key = jax.random.split(key)
+        moved, ancestors, n = weighed.moved, weighed.ancestors, self.particles
+        new = min(n - 1, max(1, round(self.drawn_anew * n))) if n > 1 else 0
+        if not new:
+            return weighed
+        met = meet(self.model, meet_key, new, y, step, None)
+        # Each is kept with the same probability, and neighbours are alike: evenly spread.
+        kept = jnp.arange(n - new) + jax.random.uniform(keep_key)
+        kept = jnp.clip((kept * (n / (n - new))).astype(jnp.int32), 0, n - 1)
+        memory = as_arrays(self.proposal.initial_memory(self.model))
+        memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (new, *leaf.shape)), memory)
+
+        def joined(old: Any, fresh: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.concatenate([a[kept], b]), old, fresh)
+
+        # A kept particle counts for 1/share as many, with a probability of the share: as before.
+        log_weight = met.log_weights + met.level + np.log(new / n) - weighed.level
+        moved = Move(
+            joined(moved.state, met.states),
+            joined(moved.log_weight, log_weight.astype(moved.log_weight.dtype)),
+            joined(moved.memory, memory),
+        )
+        families = None if ancestors.families is None else new_families(n)
+        return Weighed(ancestors._replace(families=families), moved, weighed.ess, weighed.level)
 
     def nothing_met(self, belief: Particles) -> Opening | None:
         if not self.has_first_step:
@@ -235,10 +270,8 @@ class ParticleEngine(Filter[Particles]):
             info = info._replace(error=error)
         return Particles(key, states, log_weights, memory, families), info
 
-    def p_values(
-        self, prediction: Forecast, y: Float[Array, " m"], step: Step
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        return predictive_p_values(prediction.key, self.model, prediction.before, y, step)
+    def p_values(self, prediction: Forecast, y: Float[Array, " m"], step: Step) -> Judged:
+        return judge(prediction.key, self.model, prediction.before, y, step)
 
     def ensemble(self, belief: Particles) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         white = white_numbers(
@@ -337,6 +370,10 @@ class ParticleFilter(ParticleEngine):
             prior too and as many draws as it takes, instead of by N draws of the prior. If left
             out, that is done with linearised and learned proposals. Under your own `jax.jit`, only
             `run` does it. What a proposal carries with each particle does not know of it.
+        recover: share of the particles that is drawn anew from the prior, given the observation,
+            when the filter is lost: when the drift (see `Info`) has gone beyond 5. From then on
+            weights are those of a model in which the state has been drawn anew with this
+            probability, as that of a robot that was carried to another place. 0.1 does; 0 never.
 
     Gradients through `run` need `first_step=False`. They leave out how resampling depends on
     parameters; those of the evidence are therefore biased.
@@ -351,6 +388,7 @@ class ParticleFilter(ParticleEngine):
     health: bool = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     first_step: bool = eqx.field(static=True)
+    recover: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -364,6 +402,7 @@ class ParticleFilter(ParticleEngine):
         health: bool = True,
         mesh: Mesh | None = None,
         first_step: bool | None = None,
+        recover: float = 0.0,
     ):
         self.model = check_model(model)
         self.proposal = check_proposal(proposal, model)
@@ -374,6 +413,7 @@ class ParticleFilter(ParticleEngine):
         self.health = bool(health)
         self.mesh = check_mesh(mesh, self.particles)
         self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
+        self.recover = check_recover(recover, self.health, self.mesh)
 
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step

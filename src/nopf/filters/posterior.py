@@ -10,9 +10,10 @@ import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
 from nopf.crowd import log_total, total
-from nopf.filters.health import Monitor
+from nopf.filters.monitor import Monitor
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
+from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step
 
@@ -49,6 +50,9 @@ class Info(NamedTuple):
         drift: standard normal if the model is right, and large if the observations of the last
             twenty steps or so have surprised it too often. It depends on the model and the data,
             the ESS on the proposal too: so they tell which of the two is at fault.
+        innovation: `(m,)` how far each coordinate of the observation was from its prediction
+            (without the tails of `robust=`), in standard deviations: standard normal if the model
+            is right, whatever its distributions. NaN if it is missing.
     """
 
     mean: Float[AnyArray, "*t d"]
@@ -63,6 +67,7 @@ class Info(NamedTuple):
     nominal_p_value: Float[AnyArray, "*t"] = np.nan  # type: ignore[assignment]
     drift: Float[AnyArray, "*t"] = np.nan  # type: ignore[assignment]
     error: Float[AnyArray, "*t d"] = np.nan  # type: ignore[assignment]
+    innovation: Float[AnyArray, "*t m"] = np.nan  # type: ignore[assignment]
 
     @property
     def draws(self) -> Float[AnyArray, "*t d"]:
@@ -152,6 +157,8 @@ class Posterior(eqx.Module):
             (after `run_batch` it has a leading axis too).
         space: which states are angles.
         state_names, observation_names, quantile_levels: what the columns of the above mean.
+        tails: the model's `robust=`.
+        recover: the filter's `recover=`.
     """
 
     info: Info
@@ -165,6 +172,8 @@ class Posterior(eqx.Module):
     state_names: tuple[str, ...] = eqx.field(static=True)
     observation_names: tuple[str, ...] = eqx.field(static=True)
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
+    tails: Tails | None = None
+    recover: float = eqx.field(static=True, default=0.0)
 
     @property
     def mean(self) -> Float[AnyArray, "*b t d"]:
@@ -207,6 +216,10 @@ class Posterior(eqx.Module):
         return self.info.error
 
     @property
+    def innovation(self) -> Float[AnyArray, "*b t m"]:
+        return self.info.innovation
+
+    @property
     def draws(self) -> Float[AnyArray, "*b t d"]:
         return self.info.draws
 
@@ -225,15 +238,25 @@ class Posterior(eqx.Module):
         """log p(y_1 … y_T), the sum of the increments."""
         return self.info.log_evidence_increment.sum(axis=-1)
 
-    def warnings(self) -> list[str]:
-        """When and why these estimates should not be trusted, in plain words (see `Monitor`)."""
+    def warnings(self, every: bool = False) -> list[str]:
+        """When and why these estimates should not be trusted, in plain words (see `Monitor`).
+
+        Args:
+            every: whether to list each time that a trouble began, instead of one line for each kind
+                of trouble.
+        """
         check_one_series(self, "warnings")
-        info, monitor = jax.device_get(self.info), Monitor(state_names=self.state_names)
-        found: list[str] = []
+        monitor = Monitor(
+            state_names=self.state_names,
+            observation_names=self.observation_names,
+            tails=self.tails,
+            recover=self.recover,
+        )
+        info, found = jax.device_get(self.info), []
         for t, (index, time) in enumerate(zip(self.steps.index, self.times, strict=True)):
             one = jax.tree.map(lambda leaf, t=t: leaf[t], info)
-            found += monitor.look(one, int(index), float(time))
-        return found
+            found += monitor.begun(one, int(index), float(time))
+        return [text for text, _ in found] if every else monitor.summary()
 
     def to_xarray(self) -> Any:
         """An `xarray.Dataset` with named dimensions (needs the `tables` extra)."""
@@ -256,6 +279,7 @@ class Posterior(eqx.Module):
                 "state": names,
                 "state_2": names,
                 "quantile": list(self.quantile_levels),
+                "observation": list(self.observation_names),
             },
         )
 
@@ -274,6 +298,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "p_value": ("time",),
     "nominal_p_value": ("time",),
     "drift": ("time",),
+    "innovation": ("time", "observation"),
     "particles": ("time", "particle", "state"),
     "log_weights": ("time", "particle"),
 }

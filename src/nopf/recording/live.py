@@ -6,7 +6,7 @@ from typing import IO
 import jax
 import numpy as np
 
-from nopf.filters import Filter, Monitor
+from nopf.filters import Filter
 from nopf.model import StateSpaceModel
 from nopf.recording.columns import Named
 from nopf.recording.estimate import start_time
@@ -34,7 +34,7 @@ def filter_live(
     flt: Filter, rows: Iterator[Row], seed: int, warn: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
     """Estimates, one for each row as it comes. Memory does not grow."""
-    monitor, state = Monitor(state_names=flt.model.state_names), None
+    monitor, state = flt.monitor(), None
     for row in rows:
         if state is None:
             begin = start_time(flt.model, row.time)
