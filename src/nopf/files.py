@@ -91,7 +91,22 @@ def read_arrays(
     text = metadata.get("header", "")
     if metadata.get("checksum") != _checksum(text, arrays):
         raise FileError(f"{path}: the content was changed after it was written; make it again")
-    return json.loads(text), arrays
+    try:
+        return _json_object(text), arrays
+    except ValueError as error:
+        raise FileError(f"{path}: the header is not readable ({error})") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        FileError: if it holds something else, or cannot be read.
+    """
+    try:
+        return _json_object(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: not readable ({error})") from None
 
 
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:
@@ -113,7 +128,19 @@ def fill(tree: Any, arrays: Mapping[str, np.ndarray], path: str | os.PathLike[st
                 f"{path}: {name} has shape {arrays[name].shape}, "
                 f"the header asks for {np.shape(leaf)}"
             )
+        if np.dtype(leaf.dtype).kind != arrays[name].dtype.kind:
+            raise FileError(f"{path}: {name} is {arrays[name].dtype}, expected {leaf.dtype}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in names])
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets within brackets, too many") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"expected an object, found {type(found).__name__}")
+    return found
 
 
 def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
