@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import nopf
@@ -223,6 +224,16 @@ def test_figures(results, tmp_path):
     assert not list(tmp_path.glob("*/.*"))
 
 
+def test_a_planted_link_does_not_lead_a_figure_elsewhere(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".a.svg.part").symlink_to(victim)
+    (tmp_path / ".nopf-part-a.svg").symlink_to(victim)
+    figures.save(Figure(), tmp_path / "a.svg")
+    assert victim.read_text() == "mine"
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
 def test_ellipse_holds_ninety_percent():
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
     outline = numbers.ellipse(mean, cov) - mean
@@ -275,7 +286,7 @@ def test_a_page_where_none_can_be_written(results, tmp_path):
         app, ["report", str(results.folder), "--out", str(out)], env={"COLUMNS": "200"}
     )
     assert done.exit_code == 2
-    assert "a folder that exists" in done.output
+    assert "does not exist; make it first" in done.output
 
 
 def test_angles_are_drawn_on_beyond_half_a_turn():

@@ -80,10 +80,20 @@ class Results:
                     f"{folder}: holds something else than results of nopf; name an empty or new "
                     "folder"
                 )
+            self._check_links()
         except OSError as error:
             raise ResultsError(
                 f"{folder}: cannot be read ({error.strerror}); name another folder"
             ) from None
+
+    def _check_links(self) -> None:
+        """Refuses links out of the folder, which may come from a stranger: files would be written
+        where they lead."""
+        inside = self.folder.resolve()
+        for where, folders, files in os.walk(self.folder):
+            for path in (Path(where, name) for name in (*folders, *files)):
+                if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                    raise ResultsError(f"{path}: a symbolic link out of the folder; delete it")
 
     def _check_stamp(self) -> None:
         try:
