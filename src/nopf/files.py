@@ -171,8 +171,9 @@ def fill(tree: Any, arrays: Mapping[str, np.ndarray], path: str | os.PathLike[st
                 f"{path}: {name} has shape {arrays[name].shape}, "
                 f"the header asks for {np.shape(leaf)}"
             )
-        if np.dtype(leaf.dtype).kind != arrays[name].dtype.kind:
-            raise FileError(f"{path}: {name} is {arrays[name].dtype}, expected {leaf.dtype}")
+        expected = np.dtype(getattr(leaf, "dtype", type(leaf)))
+        if expected.kind != arrays[name].dtype.kind:
+            raise FileError(f"{path}: {name} is {arrays[name].dtype}, expected {expected}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in names])
 
 
