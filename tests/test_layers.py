@@ -12,7 +12,7 @@ SOURCE = Path(nopf.__file__).parent
 FIRST = ("compiling", "crowd", "layout", "keys")
 LEFT = ("gaussian", "arguments", "steps", "trigonometry", "space", "robust")
 MIDDLE = ("noise", "likelihood", "unordered", "functions", "model", "simulate", "linear")
-TOOLS = ("marginal", "resampling", "recipe", "files")
+TOOLS = ("marginal", "resampling", "recipe", "files", "cache")
 RIGHT = ("proposals", "filters", "metrics", "training", "catalogue", "benchmarks")
 ORDER = [*FIRST, *LEFT, *MIDDLE, *TOOLS, *RIGHT, "recording", "report", "command"]
 # These need libraries that are optional, so they are imported when they are needed.

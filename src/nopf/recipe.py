@@ -4,6 +4,8 @@ import dataclasses
 from typing import Any
 
 SEVERAL = 2  # components that are tried where one leaves out a mode
+# Far beyond what is useful. What a file asks for is built and compiled.
+LARGEST = {"width": 2**16, "depth": 2**8, "components": 2**8, "iterations": 1000}
 
 # The networks of the paper's appendix: hidden width, blocks, trajectories a gradient step.
 _PUBLISHED = {
@@ -77,10 +79,15 @@ class Recipe:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"name: expected a text, got {self.name!r}")
+        for name in ("innovations", "batch_norm", "closed_form"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         _one_of("base", self.base, ("auto", "skeleton", "linearised"))
         _one_of("objective", self.objective, ("auto", "exclusive", "inclusive"))
         if self.components is not None:
-            _whole("components", self.components, 1)
+            _whole("components", self.components, 1, LARGEST["components"])
             if self.components > 1 and self.objective == "exclusive":
                 raise ValueError(
                     "components: several need the inclusive objective, since no gradient flows "
@@ -90,13 +97,13 @@ class Recipe:
         for name, low in [
             ("width", 1),
             ("depth", 1),
+            ("iterations", 1),
             ("samples", 1),
             ("round", 1),
             ("steps", 0),
             ("warmup", 0),
         ]:
-            _whole(name, getattr(self, name), low)
-        _whole("iterations", self.iterations, 1)
+            _whole(name, getattr(self, name), low, LARGEST.get(name))
         for name in ("batch", "patience"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
@@ -160,9 +167,11 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
-def _whole(name: str, value: Any, low: int) -> None:
+def _whole(name: str, value: Any, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ValueError(f"{name}: expected a whole number of at least {low}, got {value!r}")
+    if high is not None and value > high:
+        raise ValueError(f"{name}: expected at most {high}, got {value}")
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

@@ -151,6 +151,31 @@ def test_folders_of_other_things_are_refused(tmp_path):
         Results(tmp_path / "notes.txt" / "below").prepare()
 
 
+def test_links_out_of_a_folder_of_results_are_refused(tmp_path):
+    results = Results(tmp_path / "out")
+    results.prepare()
+    (results.folder / "page").symlink_to("nopf.json")
+    Results(tmp_path / "out")
+    for name in ("report.html", "figures"):
+        link = results.folder / name
+        link.symlink_to(tmp_path)
+        with pytest.raises(ResultsError, match=f"{name}: a symbolic link out of the folder"):
+            Results(tmp_path / "out")
+        link.unlink()
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [{}, {"nopf": nopf.__version__}, {"nopf": 1, "format": 1}, {"made": 7}, {"made": {"jax": [7]}}],
+)
+def test_a_stamp_that_is_none_is_named(tmp_path, stamp):
+    whole = {"nopf": nopf.__version__, "format": 1} if "made" in stamp else {}
+    for text in (json.dumps(whole | stamp), "[" * 200_000):
+        (tmp_path / "nopf.json").write_text(text)
+        with pytest.raises(ResultsError, match=r"nopf\.json: not readable"):
+            Results(tmp_path)
+
+
 CODE = "from nopf.command import main; main()"
 
 

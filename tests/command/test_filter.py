@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nopf
+from nopf.files import read_arrays, write_arrays
 from nopf.recording import read_recording
 from tests import recordings
 from tests.command.calling import invoke
@@ -137,6 +138,17 @@ def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, m
     np.testing.assert_array_equal(data["missing"], [[0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(data["controls"], [[1], [1], [0.5]])
     assert data["start"] == 9.5
+    (kept,) = (folder / "cache" / "proposals").glob("*.nopf")
+    header, arrays = read_arrays(kept, "nopf proposal")
+    write_arrays(kept, "nopf proposal", header | {"horizon": 10**12}, arrays)
+    third = invoke(*command, "--particles", 50)
+    assert "that was kept cannot be used" in third.stderr
+    assert "horizon: expected" in third.stderr
+    assert third.stdout == first.stdout
+    monkeypatch.setenv("NOPF_CACHE", "off")
+    fourth = invoke(*command, "--particles", 50)
+    assert "not kept, since NOPF_CACHE is off" in fourth.stderr
+    assert fourth.stdout == first.stdout
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_cache_can_be_elsewhere_or_off(environment, monkeypatch):
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
     monkeypatch.setenv("NOPF_CACHE", str(environment / "mine"))
     keep_compiled()
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(environment / "mine")
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(environment / "mine" / "compiled")
 
 
 def test_what_jax_was_told_stays(environment, monkeypatch):

@@ -1,6 +1,7 @@
 """`nopf train` as a user calls it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -48,11 +49,16 @@ def test_train(robot, tmp_path):
 
 def test_mistakes_are_named(robot, tmp_path):
     out = tmp_path / "x.nopf"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "y.nopf.part").symlink_to(tmp_path / "gone")
     for arguments, words in [
         (["train", "nothing", "--out", out], "unordered-range"),
         (["train", f"{robot}:other", "--out", out, "--horizon", 3], "models in this file: model"),
         (["train", f"{robot}:model", "--out", out], "--horizon"),
         (["train", "sensor-bias", "--out", tmp_path / "no" / "x.nopf"], "does not exist"),
+        (["train", "sensor-bias", "--out", tmp_path], "is a folder; name a file"),
+        (["train", "sensor-bias", "--out", tmp_path / "pipe"], "is a device, a pipe or a socket"),
+        (["train", "sensor-bias", "--out", tmp_path / "y.nopf"], "a symbolic link to nothing"),
     ]:
         done = invoke(*arguments)
         assert done.exit_code == 2

@@ -1,7 +1,9 @@
 """The neural proposal against densities worked out independently, and against Kalman."""
 
 import dataclasses
+import itertools
 import json
+import time
 from pathlib import Path
 
 import equinox as eqx
@@ -9,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 import scipy.stats
 
 import nopf
 from nopf.benchmarks import sensor_bias
+from nopf.files import FileError, _checksum, read_arrays, write_arrays
 from nopf.proposals.fingerprint import differences, fingerprint
 from nopf.proposals.network import SOFTPLUS_ONE
 from nopf.proposals.neural import untrained
@@ -310,6 +314,105 @@ def test_damaged_files_are_refused(trained, tmp_path):
         nopf.NeuralProposal.load(tmp_path / "none.nopf")
     with pytest.raises(FileNotFoundError, match="folder"):
         trained.save(tmp_path / "nowhere" / "robot.nopf")
+
+
+NESTED = json.loads("[" * 300 + "]" * 300)
+BAD = [None, -1, 0, 10**13, 1.5, float("nan"), float("inf"), "x", [], [99], {}, NESTED, True]
+# What these say matters to training only, or to the comparison with a model.
+UNUSED = {
+    *("closed_form", "samples", "batch", "round", "steps", "patience", "learning_rate"),
+    *("warmup", "clip", "dt", "process_noise", "prior", "transition"),
+    *("observation_noise", "observation", "likelihood"),
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Header and arrays of a file, with all that there can be in it."""
+    file = tmp_path_factory.mktemp("kept") / "robot.nopf"
+    model = models.unicycle()
+    recipe = nopf.Recipe.fast(base="linearised", width=4, components=1)
+    identity = fingerprint(model, None) | {"noise_size": model.noise_size}
+    untrained(identity, recipe, model.steps(5), jax.random.key(0), pattern_of(model)).save(file)
+    return read_arrays(file, "nopf proposal")
+
+
+def outcome(file, seconds=10.0):
+    """What loading says, and soon: one line that names the file, or nothing."""
+    started, said = time.perf_counter(), ""
+    try:
+        nopf.NeuralProposal.load(file)
+    except FileError as error:
+        said = str(error)
+        assert said.startswith(f"{file}: ")
+        assert "\n" not in said
+        assert len(said) < 1000
+    assert time.perf_counter() - started < seconds
+    return said
+
+
+def test_a_header_that_does_not_fit_is_refused(kept, tmp_path, monkeypatch):
+    """Each of its fields in turn is something else; the checksum is right."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # as for users: nopf says how to compile
+    header, arrays = kept
+    file, accepted = tmp_path / "robot.nopf", []
+    write_arrays(file, "nopf proposal", header, arrays)
+    assert outcome(file, 60) == ""
+    places = [(None, name) for name in header]
+    places += [(part, name) for part in ("recipe", "model") for name in header[part]]
+    assert len(places) > 35
+    for (part, name), value in itertools.product(places, BAD):
+        changed = {name: value} if part is None else {part: header[part] | {name: value}}
+        write_arrays(file, "nopf proposal", header | changed, arrays)
+        if not outcome(file):
+            accepted.append((part, name, value))
+    for part, name, value in accepted:
+        same = value == (header if part is None else header[part])[name]
+        none_will_do = value is None and name in ("components", "pattern")
+        free = name in UNUSED or (part, name) == ("recipe", "name")
+        assert same or none_will_do or free, (part, name, value)
+    assert {name for _, name, _ in accepted} >= UNUSED  # those are not refused for fun
+    for name in header.keys() - {"pattern"}:
+        content = {key: value for key, value in header.items() if key != name}
+        write_arrays(file, "nopf proposal", content, arrays)
+        assert name in outcome(file)
+
+
+def test_arrays_that_do_not_fit_are_refused(kept, tmp_path):
+    header, arrays = kept
+    file = tmp_path / "robot.nopf"
+    for name, array in arrays.items():
+        empty = np.zeros((10**13, 0), array.dtype)
+        for wrong in (array[:-1] if array.size else empty, array[None], array.astype(bool), empty):
+            write_arrays(file, "nopf proposal", header, arrays | {name: wrong})
+            assert outcome(file), (name, wrong.shape, wrong.dtype)
+        rest = {key: value for key, value in arrays.items() if key != name}
+        write_arrays(file, "nopf proposal", header, rest)
+        assert outcome(file), name
+
+
+def test_a_small_file_asks_for_nothing_large(kept, tmp_path):
+    """Headers and arrays that agree on what would take minutes, and brackets without end."""
+    header, arrays = kept
+    file = tmp_path / "robot.nopf"
+    width = 40_000
+    wide = arrays | {".network.first.bias": np.zeros(width, np.float32)}
+    recipe = header["recipe"] | {"width": width}
+    write_arrays(file, "nopf proposal", header | {"recipe": recipe}, wide)
+    assert "shape" in outcome(file)
+    many = 30_000
+    model = header["model"] | {"noise_size": many}
+    for pattern in (None, [[]] * many, [[0]] * many):
+        write_arrays(file, "nopf proposal", header | {"model": model, "pattern": pattern}, arrays)
+        assert "shape" in outcome(file)
+    recipe = header["recipe"] | {"depth": 10**5}
+    write_arrays(file, "nopf proposal", header | {"recipe": recipe}, arrays)
+    assert "depth: expected at most" in outcome(file)
+    for text in ("[" * 200_000, '{"recipe":' + "[" * 200_000, "7", "null"):
+        checksum = _checksum(text, arrays)
+        metadata = {"kind": "nopf proposal", "version": "1", "header": text, "checksum": checksum}
+        file.write_bytes(safetensors.numpy.save(arrays, metadata))
+        assert "the header is not readable" in outcome(file)
 
 
 def test_an_idle_network_is_left_out():

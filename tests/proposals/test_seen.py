@@ -8,7 +8,7 @@ import pytest
 import nopf
 from nopf.benchmarks import BENCHMARKS
 from nopf.linear import apart
-from nopf.proposals.seen import pairs_in, pattern_of, seen_in
+from nopf.proposals.seen import pair_count, pairs_in, pattern_of, seen_in
 from tests import models
 
 
@@ -19,6 +19,7 @@ def test_pattern_of_range_bearing():
     pattern = pattern_of(BENCHMARKS["range-bearing"].model)
     assert pattern == expected
     assert len(apart(pattern)) == 3  # pushes, instead of seven
+    assert pair_count(pattern, 7) == 5
     assert pairs_in(pattern, 7) == ((1, 0), (2, 0), (2, 1), (5, 3), (6, 4))
 
 

@@ -1,5 +1,6 @@
 """The page in a real browser, and the figures."""
 
+import dataclasses
 import json
 import shutil
 from html.parser import HTMLParser
@@ -10,15 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import nopf
-from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks import BENCHMARKS, range_only, sensor_bias
 from nopf.benchmarks.results import Cell, Results
 from nopf.benchmarks.runner import plan, run
+from nopf.catalogue import CATALOGUE, LEARNED
 from nopf.command.app import app
+from nopf.files import FileError, write_arrays
 from nopf.report import figures, numbers
+from nopf.report import page as page_module
 from nopf.report.drawing import draw_all
+from nopf.report.estimates import estimates_page
 from nopf.report.page import page, training_in_words
 from tests import models
 
@@ -218,6 +224,16 @@ def test_figures(results, tmp_path):
     assert not list(tmp_path.glob("*/.*"))
 
 
+def test_a_planted_link_does_not_lead_a_figure_elsewhere(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".a.svg.part").symlink_to(victim)
+    (tmp_path / ".nopf-part-a.svg").symlink_to(victim)
+    figures.save(Figure(), tmp_path / "a.svg")
+    assert victim.read_text() == "mine"
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
 def test_ellipse_holds_ninety_percent():
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
     outline = numbers.ellipse(mean, cov) - mean
@@ -270,7 +286,7 @@ def test_a_page_where_none_can_be_written(results, tmp_path):
         app, ["report", str(results.folder), "--out", str(out)], env={"COLUMNS": "200"}
     )
     assert done.exit_code == 2
-    assert "a folder that exists" in done.output
+    assert "does not exist; make it first" in done.output
 
 
 def test_angles_are_drawn_on_beyond_half_a_turn():
@@ -293,3 +309,135 @@ def test_angles_are_drawn_on_beyond_half_a_turn():
     np.testing.assert_allclose(high[:, angle], [3.1, turn - 3.0, turn - 2.8], rtol=1e-6)
     others = [i for i in range(model.space.size) if i != angle]
     np.testing.assert_allclose(drawn[:, others], mean[:, others])
+
+
+PLANTED = '</script><script>document.title="owned"</script><b class="planted">'
+
+
+@pytest.fixture
+def planted(results, tmp_path, monkeypatch):
+    """The same results from a stranger, who has planted a script wherever a text is shown."""
+    copy = Results(shutil.copytree(results.folder, tmp_path / "copy"))
+    stamp = json.loads((copy.folder / "nopf.json").read_text())
+    stamp["made"] = dict.fromkeys(stamp["made"], PLANTED)
+    (copy.folder / "nopf.json").write_text(json.dumps(stamp))
+    for recipe in {CATALOGUE[short].recipe for short in LEARNED}:
+        texts = dict.fromkeys(["base", "recipe", "benchmark"], PLANTED)
+        record = {"seconds": 3.0, "steps": 7} | texts
+        file = copy.proposal_file("sensor-bias", recipe).with_suffix(".json")
+        file.write_text(json.dumps(record))
+    for cell in copy.folder.glob("*/cells/*.json"):
+        kept = json.loads(cell.read_text())
+        kept["row"]["note"] = kept[PLANTED] = PLANTED
+        cell.write_text(json.dumps(kept))
+    for labels in (page_module.LABELS, page_module.TITLES):
+        for name in labels:
+            monkeypatch.setitem(labels, name, labels[name] + PLANTED)
+    for module in (sensor_bias, range_only):
+        case = dataclasses.replace(module.benchmark, title=PLANTED)
+        monkeypatch.setattr(module, "benchmark", case)
+    return copy
+
+
+def owned(browser, text, folder):
+    """Whether the script of a page or its element came to be."""
+    (folder / "page.html").write_text(text)
+    browser.get((folder / "page.html").as_uri())
+    for plot in browser.find_elements("css selector", ".plot"):
+        browser.execute_script("arguments[0].scrollIntoView()", plot)
+    drawn = "[...document.querySelectorAll('.plot')].every((p) => p.data !== undefined)"
+    wait(browser, drawn)
+    found = "document.title === 'owned' || document.querySelector('.planted') !== null"
+    return browser.execute_script(f"return {found}")
+
+
+def test_a_text_in_a_strangers_results_stays_a_text(planted):
+    text = page(planted)
+    assert text.count("&lt;/script&gt;&lt;script&gt;") > 20  # it is shown
+    assert PLANTED not in text
+    assert "<script>document" not in text
+    assert '<b class="planted">' not in text
+
+
+def test_a_script_in_a_strangers_results_does_not_run(planted, browser, tmp_path):
+    assert owned(browser, f"<title>x</title>{PLANTED}", tmp_path)  # the test sees it
+    assert not owned(browser, page(planted), tmp_path)
+
+
+@pytest.fixture
+def named_estimates():
+    """Of a model whose states have a script for a name."""
+    model = models.linear(state_names=(PLANTED, "x1"))
+    ys = np.full((3, 2), 50.0)  # far off, so that there are warnings
+    return estimates_page(nopf.ParticleFilter(model, None, 20).run(ys, key=jax.random.key(1)))
+
+
+def test_a_script_for_the_name_of_a_state_does_not_run(named_estimates, request, tmp_path):
+    assert PLANTED not in named_estimates
+    assert "<script>document" not in named_estimates
+    browser = request.getfixturevalue("browser")
+    assert not owned(browser, named_estimates, tmp_path)
+    shown = "[...document.querySelectorAll('.annotation-text')].map((t) => t.textContent)"
+    wait(browser, f"{shown}.includes({json.dumps(PLANTED)})")
+
+
+FIELDS = {
+    *("benchmark", "filter", "particles", "seed", "wt", "es", "log_evidence", "compile_seconds"),
+    *("ess_path", "evidence_path"),
+}
+NESTED = json.loads("[" * 300 + "]" * 300)
+
+
+@pytest.mark.parametrize("value", [PLANTED, None, -1, 10**13, 1.5, float("nan"), [99], {}, NESTED])
+def test_a_cell_that_is_none_is_named(results, tmp_path, value):
+    """One that belongs to these settings and has a field of another kind, or lacks it."""
+    copy = Results(shutil.copytree(results.folder, tmp_path / "copy"))
+    file = copy.folder / "sensor-bias" / "cells" / "bpf-200-0.json"
+    kept = json.loads(file.read_text())
+    cell, fine = Cell("sensor-bias", "bpf", 200, 0), set()
+    assert copy.read(cell, kept["settings"]) == kept["row"]
+    for field in FIELDS:
+        file.write_text(json.dumps(kept | {"row": kept["row"] | {field: value}}))
+        said = ""
+        try:
+            page(copy)
+        except FileError as error:
+            said = str(error)
+        if not said:
+            fine.add(field)
+            continue
+        assert said.startswith(f"{file}: ")
+        assert "\n" not in said
+        assert copy.read(cell, kept["settings"]) is None or field in ("particles", "seed")
+    allowed = {"wt", "es", "log_evidence", "compile_seconds"}
+    expected = allowed if value in (-1, 10**13, 1.5) else set()
+    if value is None:
+        expected = {"es", "log_evidence", "ess_path"}
+    if value == PLANTED:
+        expected = {"filter"}  # of another version: left out
+    assert fine == expected
+
+
+def test_a_trace_that_is_none_is_named(results, tmp_path):
+    copy = Results(shutil.copytree(results.folder, tmp_path / "copy"))
+    cell = Cell("sensor-bias", "bpf", 200, 0)
+    file, trace = copy._file(cell).with_suffix(".trace"), copy.trace(cell)
+    for name, array in trace.items():
+        for wrong in (array[:-1], array[..., None], array.astype(int), array * np.nan):
+            write_arrays(file, "nopf trace", {}, trace | {name: wrong})
+            with pytest.raises(FileError, match=rf"bpf-200-0\.trace.*{name}"):
+                copy.trace(cell)
+    write_arrays(file, "nopf trace", {}, {})
+    with pytest.raises(FileError, match=r"bpf-200-0\.trace"):
+        page(copy)
+
+
+def test_a_record_of_training_that_is_none_is_named(results, tmp_path):
+    copy = Results(shutil.copytree(results.folder, tmp_path / "copy"))
+    file = copy.proposal_file("sensor-bias", "fast").with_suffix(".json")
+    kept = json.loads(file.read_text())
+    records = [kept | {"seconds": PLANTED}, kept | {"steps": PLANTED}, kept | {"base": 1}, {}]
+    for text in [*map(json.dumps, records), "[" * 200_000, "{", "7"]:
+        file.write_text(text)
+        with pytest.raises(FileError, match=file.name):
+            page(copy)

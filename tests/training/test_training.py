@@ -1,6 +1,8 @@
 """Training: the objective, interruptions, and models that are not easy."""
 
 import dataclasses
+import itertools
+import json
 import warnings
 
 import equinox as eqx
@@ -11,7 +13,9 @@ import pytest
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
+from nopf.files import FileError, read_arrays, write_arrays
 from nopf.training import TrainingInterrupted, trainer
+from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
 from nopf.training.objective import batch_loss, simulate_tuples
 from tests import models
 from tests.proposals.test_neural import scrambled
@@ -105,6 +109,48 @@ def test_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path, monkeyp
         nopf.train(model, 4, jax.random.key(4), recipe=SMALL, checkpoint=file)
     other = nopf.train(model, 4, jax.random.key(4), recipe=SMALL)
     assert not same(whole, other)
+
+
+@dataclasses.dataclass
+class Where:
+    """Stands for a run."""
+
+    network: np.ndarray
+    history: np.ndarray
+    step: int = 3
+    best_loss: float = np.inf
+    interrupted: bool = False
+
+
+def test_a_checkpoint_that_is_none_is_named(tmp_path):
+    """Each field of its header in turn is something else, or missing; the checksum is right."""
+    file, settings = tmp_path / "run.part", {"model": {"dt": 1.0}, "base": "skeleton", "seed": 0}
+    run = Where(np.ones(3), np.ones((2, 4)))
+    write_checkpoint(file, run, settings)
+    header, arrays = read_arrays(file, "nopf checkpoint")
+    found = read_checkpoint(file, Where(np.zeros(3), np.zeros((0, 4)), 0), settings)
+    assert (found.step, found.best_loss, len(found.history)) == (3, np.inf, 2)
+    nested = json.loads("[" * 300 + "]" * 300)
+    values = [None, -7, 10**13, 1.5, float("nan"), "x", [], [99], {}, nested]
+    places = [(None, name) for name in header]
+    places += [(part, name) for part in ("settings", "numbers") for name in header[part]]
+    for (part, name), value in itertools.product(places, values):
+        changed = {name: value} if part is None else {part: header[part] | {name: value}}
+        write_arrays(file, "nopf checkpoint", header | changed, arrays)
+        if name == "best_loss" and isinstance(value, int | float):
+            assert read_checkpoint(file, run, settings).step == 3
+            continue
+        with pytest.raises(FileError, match=r"run\.part: ") as raised:
+            read_checkpoint(file, run, settings)
+        assert "\n" not in str(raised.value)
+    for wrong in (arrays["['history']"][0], np.zeros((10**13, 0)), np.ones((2, 4), bool)):
+        write_arrays(file, "nopf checkpoint", header, arrays | {"['history']": wrong})
+        with pytest.raises(FileError, match=r"run\.part: "):
+            read_checkpoint(file, run, settings)
+    write_arrays(file, "nopf checkpoint", {}, {})
+    for reading in (settled_base, lambda file: read_checkpoint(file, run, settings)):
+        with pytest.raises(FileError, match=r"run\.part: "):
+            reading(file)
 
 
 def test_interruption_returns_the_best_so_far(monkeypatch):

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import nopf
 from nopf.benchmarks import BENCHMARKS
 from nopf.catalogue import CATALOGUE, NAMES, RecipeName
-from nopf.files import read_arrays, write_arrays, write_whole
+from nopf.files import FileError, read_arrays, read_json, write_arrays, write_whole
 from nopf.proposals.fingerprint import fingerprint
 from nopf.recipe import Recipe
 
@@ -31,6 +31,7 @@ DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
 FORMAT = 1
 TRAINING_SEED = 0
 KIND = "nopf trace"
+LARGEST = 1e100  # of a number: beyond it sums of squares overflow
 
 Row = dict[str, Any]
 Trace = dict[str, np.ndarray]
@@ -79,19 +80,36 @@ class Results:
                     f"{folder}: holds something else than results of nopf; name an empty or new "
                     "folder"
                 )
+            self._check_links()
         except OSError as error:
             raise ResultsError(
                 f"{folder}: cannot be read ({error.strerror}); name another folder"
             ) from None
 
+    def _check_links(self) -> None:
+        """Refuses links out of the folder, which may come from a stranger: files would be written
+        where they lead."""
+        inside = self.folder.resolve()
+        for where, folders, files in os.walk(self.folder):
+            for path in (Path(where, name) for name in (*folders, *files)):
+                if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                    raise ResultsError(f"{path}: a symbolic link out of the folder; delete it")
+
     def _check_stamp(self) -> None:
         try:
-            made = json.loads(self._stamp.read_text())
-            version, form = made["nopf"], made["format"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            made = read_json(self._stamp)
+        except FileError as error:
+            raise ResultsError(f"{error}; name another folder") from None
+        version, form = made.get("nopf"), made.get("format")
+        told = made.get("made", {})
+        plain = isinstance(told, dict) and all(
+            value is None or isinstance(value, str | int) for value in told.values()
+        )
+        if not isinstance(version, str) or not isinstance(form, int) or not plain:
             raise ResultsError(
-                f"{self._stamp}: not readable ({error}); name another folder"
-            ) from None
+                f"{self._stamp}: not readable (it does not say which nopf made the folder, and on "
+                "what); name another folder"
+            )
         if (version, form) != (nopf.__version__, FORMAT):
             raise ResultsError(
                 f"{self.folder}: made by nopf {version} (results format {form}), this is nopf "
@@ -114,14 +132,19 @@ class Results:
 
     def made(self) -> dict[str, Any]:
         """When and on what the folder was begun."""
-        return (_read_json(self._stamp) or {}).get("made", {})
+        return read_json(self._stamp).get("made", {}) if self._stamp.exists() else {}
 
     def read(self, cell: Cell, settings: dict[str, Any]) -> Row | None:
         """The row of a finished cell; None if there is none, or none with these settings."""
-        kept = _read_json(self._file(cell))
-        if not kept or kept.get("settings") != settings:
-            return None
-        return kept["row"] if kept["row"].get("repeats", 1) >= cell.repeats else None
+        file = self._file(cell)
+        try:
+            kept = read_json(file) if file.exists() else {}
+            if kept.get("settings") != settings:
+                return None
+            row = _checked_row(file, cell, kept.get("row"))
+        except FileError:
+            return None  # It is run again.
+        return row if row.get("repeats", 1) >= cell.repeats else None
 
     def write(self, cell: Cell, settings: dict[str, Any], row: Row, trace: Trace | None) -> None:
         """Keeps a finished cell."""
@@ -132,26 +155,39 @@ class Results:
         write_whole(self._file(cell), content.encode())
 
     def trace(self, cell: Cell) -> Trace | None:
-        """What a cell looked like over time, if that was kept."""
+        """What a cell looked like over time, if that was kept.
+
+        Raises:
+            FileError: if the file is not what `write` has written.
+        """
         file = self._file(cell).with_suffix(".trace")
-        return read_arrays(file, KIND)[1] if file.exists() else None
+        return _checked_trace(file, cell) if file.exists() else None
 
     def rows(self, benchmark: str) -> list[Row]:
         """The finished cells of a benchmark, by filter, particles and seed.
 
         Those that were made with settings that no longer hold are left out.
+
+        Raises:
+            FileError: if a file is not what `write` has written.
         """
         folder = self.folder / benchmark / "cells"
-        kept = [_read_json(file) for file in folder.glob("*.json")] if folder.is_dir() else []
         names = ("benchmark", "filter", "particles", "seed")
         found = []
-        for one in filter(None, kept):
-            row = one.get("row", {})
-            if any(name not in row for name in names) or row["filter"] not in CATALOGUE:
+        for file in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+            kept = read_json(file)
+            row = kept.get("row")
+            if not isinstance(row, dict) or any(name not in row for name in names):
                 continue  # not ours
+            if isinstance(row["filter"], str) and row["filter"] not in CATALOGUE:
+                continue  # of another version
             cell = Cell(**{name: row[name] for name in names})
-            if one.get("settings") == settings_of(cell):
-                found.append(row)
+            numbers = _is_count(cell.particles) and _is_count(cell.seed)
+            named = cell.benchmark == benchmark and isinstance(cell.filter, str) and numbers
+            if not named or file != self._file(cell):
+                raise FileError(f"{file}: holds another cell than its name says; delete it")
+            if kept.get("settings") == settings_of(cell):
+                found.append(_checked_row(file, cell, row))
         return sorted(found, key=lambda r: (NAMES.index(r["filter"]), r["particles"], r["seed"]))
 
     def benchmarks(self) -> list[str]:
@@ -164,8 +200,23 @@ class Results:
         return self.folder / "proposals" / f"{benchmark}-{recipe}-{_digest(settings)}.nopf"
 
     def training(self, benchmark: str, recipe: RecipeName) -> dict[str, Any] | None:
-        """How a proposal was trained, if it was."""
-        return _read_json(self.proposal_file(benchmark, recipe).with_suffix(".json"))
+        """How a proposal was trained, if it was.
+
+        Raises:
+            FileError: if the file says something else.
+        """
+        file = self.proposal_file(benchmark, recipe).with_suffix(".json")
+        if not file.exists():
+            return None
+        record = read_json(file)
+        seconds, steps = record.get("seconds"), record.get("steps")
+        if not (
+            (seconds is None or _is_number(seconds))
+            and _is_count(steps)
+            and isinstance(record.get("base"), str)
+        ):
+            raise FileError(f"{file}: does not say how a proposal was trained; delete it")
+        return record
 
     def _file(self, cell: Cell) -> Path:
         name = f"{cell.filter}-{cell.particles}-{cell.seed}.json"
@@ -236,10 +287,74 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:
-    """What is in the file, or None if there is none, or not a whole one."""
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= LARGEST
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value) and value >= 0
+
+
+def _is_path(value: Any, length: int) -> bool:
+    """Whether it is a number, or None, for each step."""
+    if not isinstance(value, list) or len(value) != length:
+        return False
+    return all(number is None or _is_number(number) for number in value)
+
+
+def _checked_row(file: Path, cell: Cell, row: Any) -> Row:
+    """The row, if it has all that a row has."""
+    if not isinstance(row, dict):
+        row = {}
+    horizon = BENCHMARKS[cell.benchmark].horizon
+    right = {name: row.get(name) == getattr(cell, name) for name in ("benchmark", "filter")}
+    right |= {name: _is_count(row.get(name)) for name in ("particles", "seed")}
+    right |= {name: _is_number(row.get(name)) for name in ("wt", "compile_seconds")}
+    for name in ("log_evidence", *METRICS):
+        if name != "wt":
+            right[name] = name in row and (row[name] is None or _is_number(row[name]))
+    right["evidence_path"] = _is_path(row.get("evidence_path"), horizon)
+    right["ess_path"] = "ess_path" in row and (
+        row["ess_path"] is None or _is_path(row["ess_path"], horizon)
+    )
+    if "repeats" in row or any(name in row for name in DRAWS):
+        right["repeats"] = _is_count(row.get("repeats"))
+        seconds = row.get("run_seconds")
+        right["run_seconds"] = _is_number(seconds) and seconds > 0
+        right |= {name: row.get(name) is None or _is_number(row[name]) for name in DRAWS}
+    wrong = [name for name, fits in right.items() if not fits]
+    if wrong:
+        raise FileError(
+            f"{file}: not a cell of results ({', '.join(wrong)} missing or of another kind); "
+            "delete it and run nopf bench again"
+        )
+    return row
+
+
+def _checked_trace(file: Path, cell: Cell) -> Trace:
+    """The arrays of a trace, if they are those of this benchmark."""
+    _, trace = read_arrays(file, KIND)
+    case = BENCHMARKS[cell.benchmark]
+    steps, states, plane = case.horizon, case.model.space.size, len(case.plane_indices)
+    drawn = trace["kept"].shape[1:2] if "kept" in trace else ()
+    expected: Mapping[str, tuple[int, ...]] = {
+        "time": (steps,),
+        **dict.fromkeys(("truth", "mean", "low", "high"), (steps, states)),
+        "cov": (steps, plane, plane),
+        **dict.fromkeys(("proposed", "kept"), (steps, *drawn, plane)),
+    }
+    wrong = [
+        name
+        for name, shape in expected.items()
+        if name not in trace
+        or trace[name].shape != shape
+        or trace[name].dtype.kind != "f"
+        or not np.isfinite(trace[name]).all()
+    ]
+    if wrong:
+        raise FileError(
+            f"{file}: not a trace of {cell} ({', '.join(wrong)} missing or of another kind); "
+            "delete it and run nopf bench again"
+        )
+    return trace

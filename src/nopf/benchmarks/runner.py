@@ -128,6 +128,7 @@ def train_proposal(
     """Trains a proposal by a recipe, unless it is there; goes on if it was cut short."""
     target = results.proposal_file(benchmark, recipe)
     if target.exists():
+        NeuralProposal.load(target)  # A damaged one is named now, and not once for each cell.
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nopf.command.options import check_writable
 from nopf.files import write_whole
 
 
@@ -17,8 +18,7 @@ def new_command(
         raise typer.BadParameter(f"{file}: expected a name that ends in .py")
     if file.exists():
         raise typer.BadParameter(f"{file} exists already; name another file")
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {file.parent} does not exist")
+    check_writable(file, "FILE")
     template = importlib.resources.files("nopf") / "templates" / "robot.py"
     text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
     write_whole(file, text.encode())

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nopf.benchmarks import BENCHMARKS
+from nopf.files import FileError, target_of
 from nopf.model import StateSpaceModel
 from nopf.recording import DataError, Named, Recording, read_recording
 
@@ -70,19 +71,19 @@ def check_known(hint: str, given: Sequence[str], known: Sequence[str]) -> None:
 
 def check_writable(file: Path, option: str, *read: str | Path | None) -> None:
     """Refuses a file that cannot be written, or that is one of those that are read."""
-    if file.is_dir():
-        raise typer.BadParameter(f"{file} is a folder; name a file", param_hint=option)
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {file.parent} does not exist", param_hint=option)
+    try:
+        target = target_of(file)
+    except (FileError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
     others = [Path(other) for other in read if other]
     if file.exists() and any(other.exists() and file.samefile(other) for other in others):
         raise typer.BadParameter(f"{file} is read here; name another file", param_hint=option)
     try:
-        with tempfile.TemporaryFile(dir=file.parent):
+        with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:
         raise typer.BadParameter(
-            f"{file.parent}: cannot be written to ({error.strerror})", param_hint=option
+            f"{target.parent}: cannot be written to ({error.strerror})", param_hint=option
         ) from None
 
 

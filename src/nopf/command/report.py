@@ -1,14 +1,13 @@
 """`nopf report`: one page of results."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nopf.benchmarks.results import Results, ResultsError
-from nopf.command.options import AsJson, check_pictures
+from nopf.command.options import AsJson, check_pictures, check_writable
 from nopf.files import write_whole
 
 Folder = Annotated[Path, typer.Argument(help="A folder of results, from bench or sweep.")]
@@ -36,7 +35,7 @@ def report_command(
 
     results = _results(folder)
     target = folder / "report.html" if out is None else out
-    _check_page(target)
+    check_writable(target, "--out")
     write_whole(target, page(results).encode())
     drawn = draw_all(results, folder / "figures", figures) if figures else []
     if as_json:
@@ -55,10 +54,3 @@ def _results(folder: Path) -> Results:
     if not any(results.rows(name) for name in results.benchmarks()):
         raise typer.BadParameter(f"{folder}: no cell is finished yet; run nopf bench again")
     return results
-
-
-def _check_page(target: Path) -> None:
-    if target.is_dir() or not target.parent.is_dir():
-        raise typer.BadParameter(f"{target}: expected a file in a folder that exists, for the page")
-    if not os.access(target.parent, os.W_OK):
-        raise typer.BadParameter(f"{target.parent}: cannot be written to; name a page with --out")

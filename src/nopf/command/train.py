@@ -95,6 +95,7 @@ def train_command(
     part = out.with_name(out.name + ".part")
     if fresh:
         part.unlink(missing_ok=True)
+    check_writable(part, "--out")
     before = out.exists()
     with _warnings_said():
         trained = train_to_file(

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import reprlib
+import textwrap
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.compiling import run_once
+from nopf.compiling import is_tracing, run_once
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.gaussian import is_traced
 from nopf.model import Particle, StateSpaceModel
@@ -22,11 +24,13 @@ from nopf.proposals.law import GaussianLaw, Mixture
 from nopf.proposals.linearised import gauss_newton
 from nopf.proposals.network import Network
 from nopf.proposals.proposal import Proposal
-from nopf.proposals.seen import Pattern, pairs_in, seen_in
+from nopf.proposals.seen import Pattern, pair_count, pairs_in, seen_in
 from nopf.recipe import Recipe
 from nopf.steps import Step
 
 KIND = "nopf proposal"
+MOST = 10**7  # steps, observations and so on of which a file may speak
+_WORDS = ("state_names", "linear_states")  # of a fingerprint; all else is numbers
 
 
 class NeuralProposal(Proposal):
@@ -170,25 +174,16 @@ class NeuralProposal(Proposal):
         """
         header, arrays = read_arrays(path, KIND)
         try:
-            recipe = Recipe(**header["recipe"])
-            wanted = header["model"]
-            horizon, controls = int(header["horizon"]), header["controls"]
-            steps = Step(
-                np.zeros(horizon, np.int32),
-                np.zeros(horizon),
-                np.zeros(horizon),
-                None if controls is None else np.zeros((horizon, controls)),
-            )
-            pattern = _read_pattern(header.get("pattern"))  # unknown to 0.1.0
-            empty = untrained(wanted, recipe, steps, jax.random.key(0), pattern)
-            history = np.zeros((int(header["points"]), 4))
-            empty = dataclasses.replace(empty, network=empty.network.folded(), history=history)
-        except (KeyError, TypeError, ValueError) as error:
+            # Shapes only, to compare with the arrays: nothing of the size that a header asks for
+            # is made.
+            empty = eqx.filter_eval_shape(lambda: _described(header))
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FileError(
-                f"{path}: the header does not fit this version of nopf: {error}"
+                f"{path}: the header does not fit this version of nopf: "
+                f"{textwrap.shorten(str(error), 300)}"
             ) from None
         if model is not None:
-            different = differences(wanted, fingerprint(model, header["controls"]))
+            different = differences(header["model"], fingerprint(model, header["controls"]))
             if different:
                 raise ValueError(
                     f"{path}: trained for another model: {'; '.join(different)}. "
@@ -231,8 +226,10 @@ def untrained(
     noise_size = identity.get("noise_size", len(identity["state_names"]))
     sees = seen_in(pattern)
     size = noise_size if sees is None else len(sees)
+    # JAX compiles nothing apart while it traces.
+    network = Network if is_tracing() else run_once(Network)
     return NeuralProposal(
-        network=run_once(Network)(count, size, len(pairs_in(pattern, size)), recipe, key),
+        network=network(count, size, pair_count(pattern, size), recipe, key),
         features=features,
         steps=steps,
         history=np.zeros((0, 4)),
@@ -242,5 +239,60 @@ def untrained(
     )
 
 
-def _read_pattern(value: Any) -> Pattern | None:
-    return None if value is None else tuple(tuple(int(i) for i in rows) for rows in value)
+def _described(header: dict[str, Any]) -> NeuralProposal:
+    """A proposal like the one of which a file's header speaks, if that makes sense."""
+    recipe, identity = Recipe(**header["recipe"]), header["model"]
+    horizon, controls, points = header["horizon"], header["controls"], header["points"]
+    names, observations = _list("state_names", identity["state_names"]), identity["observations"]
+    noise_size = identity.get("noise_size", len(names))
+    for name, size in [
+        ("horizon", horizon),
+        ("controls", 0 if controls is None else controls),
+        ("points", points),
+        ("observations", observations),
+        ("noise_size", noise_size),
+    ]:
+        _check_whole(name, size, 0, MOST)
+    for name, size in [("state_angles", len(names)), ("observation_angles", observations)]:
+        for angle in _list(name, identity[name]):
+            _check_whole(name, angle, 0, size - 1)
+    for name, value in identity.items():
+        if name not in _WORDS:
+            _check_numbers(name, value)
+    pattern = header.get("pattern")  # unknown to 0.1.0
+    if pattern is not None:
+        _check_whole("pattern", len(_list("pattern", pattern)), noise_size, noise_size)
+        for row in pattern:
+            for entry in _list("pattern", row):
+                _check_whole("pattern", entry, 0, max(noise_size, observations) - 1)
+        pattern = tuple(tuple(row) for row in pattern)
+    steps = Step(
+        jnp.zeros(horizon, jnp.int32),
+        jnp.zeros(horizon),
+        jnp.zeros(horizon),
+        None if controls is None else jnp.zeros((horizon, controls)),
+    )
+    blank = untrained(identity, recipe, steps, jax.random.key(0), pattern)
+    history = np.broadcast_to(0.0, (points, 4))  # takes no room
+    return dataclasses.replace(blank, network=blank.network.folded(), history=history)
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name}: expected a list, got {reprlib.repr(value)}")
+    return value
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    try:
+        if value is None:
+            raise TypeError
+        np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}: expected numbers, got {reprlib.repr(value)}") from None
+
+
+def _check_whole(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"
+        raise ValueError(f"{name}: expected {wanted}, got {reprlib.repr(value)}")

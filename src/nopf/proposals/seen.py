@@ -1,7 +1,7 @@
 """Which noise numbers of a step show in which part of the observation."""
 
+import collections
 import functools
-import itertools
 from collections.abc import Callable
 
 import jax
@@ -74,16 +74,32 @@ def seen_in(pattern: Pattern | None) -> tuple[int, ...] | None:
 
 def pairs_in(pattern: Pattern | None, size: int) -> tuple[tuple[int, int], ...]:
     """(i, j) with i > j, counted among those that show, which may depend on each other."""
+    group = _groups(pattern, size)
+    return tuple((i, j) for j in range(size) for i in range(j + 1, size) if group[i] == group[j])
+
+
+def pair_count(pattern: Pattern | None, size: int) -> int:
+    """How many `pairs_in` gives, without making them."""
+    return sum(n * (n - 1) // 2 for n in collections.Counter(_groups(pattern, size)).values())
+
+
+def _groups(pattern: Pattern | None, size: int) -> list[int]:
+    """For each number that shows, the group of those that it may depend on."""
     sees = seen_in(pattern)
     if pattern is None or sees is None:
-        return tuple((i, j) for j in range(size) for i in range(j + 1, size))
-    group = list(range(len(sees)))
-    for i, j in itertools.combinations(range(len(sees)), 2):
-        if set(pattern[sees[i]]) & set(pattern[sees[j]]):
-            group = [group[i] if g == group[j] else g for g in group]
-    return tuple(
-        (i, j) for j in range(len(group)) for i in range(j + 1, len(group)) if group[i] == group[j]
-    )
+        return [0] * size
+    towards = list(range(size))  # another one of its group, or itself
+
+    def end(i: int) -> int:
+        while towards[i] != i:
+            towards[i] = i = towards[towards[i]]
+        return i
+
+    first: dict[int, int] = {}  # that shows in an entry of the observation
+    for i, number in enumerate(sees):
+        for entry in pattern[number]:
+            towards[end(i)] = end(first.setdefault(entry, i))
+    return [end(i) for i in range(size)]
 
 
 def _residual_probe(

@@ -10,7 +10,6 @@ from nopf.recording.estimate import oddities as oddities
 from nopf.recording.estimate import start_time as start_time
 from nopf.recording.live import filter_live as filter_live
 from nopf.recording.live import live_rows as live_rows
-from nopf.recording.proposal import cache_folder as cache_folder
 from nopf.recording.proposal import imitation as imitation
 from nopf.recording.proposal import proposal_for as proposal_for
 from nopf.recording.reading import Recording as Recording

@@ -3,15 +3,13 @@
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
 
 import nopf
+from nopf.cache import NoCacheError, own_folder
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.proposals.fingerprint import fingerprint
@@ -30,7 +28,6 @@ def proposal_for(
     recording: Recording | None,
     seed: int,
     say: Callable[[str], None],
-    folder: Path | None = None,
 ) -> NeuralProposal:
     """A proposal for a model and a recording: from the cache, or trained now.
 
@@ -41,35 +38,32 @@ def proposal_for(
         recording: what shall be filtered; None for a stream of which nothing is known yet.
         seed: of training.
         say: is told what happens.
-        folder: the cache; the user's if left out.
     """
     if recording is None:
         series, recipe = _stream(model)
     else:
         series, recipe = imitation(model, recording), Recipe.fast()
-    folder = cache_folder() if folder is None else folder
-    file = folder / f"{_digest(model, series, recipe, seed)}.nopf"
-    if file.exists():
+    try:
+        file = own_folder("proposals") / f"{_digest(model, series, recipe, seed)}.nopf"
+        kept = "kept for the next time (--filter bpf or lpf need none)"
+    except NoCacheError as error:
+        file, kept = None, f"not kept, since {error} (NOPF_CACHE names another folder)"
+    if file is not None and file.exists():
         try:
             proposal = NeuralProposal.load(file, model)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             say(f"the proposal that was kept cannot be used ({error})")
         else:
             say("using the proposal that was trained for this model and data before")
             return proposal
-    reason = _why_not_kept(folder)
-    if reason is None:
-        kept = "kept for the next time (--filter bpf or lpf need none)"
-    else:
-        kept = f"not kept, since {reason}; NOPF_CACHE names another"
     say(f"training a proposal on {series.horizon} simulated steps like yours; it is {kept}")
     trained = train_to_file(
         model,
         series,
         jax.random.key(seed),
         recipe,
-        file=file if reason is None else None,
-        part=file.with_suffix(".part") if reason is None else None,
+        file=file,
+        part=None if file is None else file.with_suffix(".part"),
     )
     return trained.proposal
 
@@ -100,24 +94,6 @@ def _stream(model: StateSpaceModel) -> tuple[Series, Recipe]:
         )
     rate = LIVE_MISSING if model.likelihood.additive else 0.0
     return Series(LIVE_HORIZON), Recipe.fast(missing_rate=rate)
-
-
-def cache_folder() -> Path:
-    """Where proposals are kept: `$NOPF_CACHE`, or `nopf` in the user's cache folder."""
-    if "NOPF_CACHE" in os.environ:
-        return Path(os.environ["NOPF_CACHE"])
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "nopf"
-
-
-def _why_not_kept(folder: Path) -> str | None:
-    """Why nothing can be kept in the cache; None if it can."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return f"the cache {folder} cannot be written to ({error.strerror})"
 
 
 def _digest(model: StateSpaceModel, series: Series, recipe: Recipe, seed: int) -> str:

@@ -1,5 +1,6 @@
 """The frame of a page: one HTML file that needs no network."""
 
+import html
 import importlib.resources
 
 
@@ -10,7 +11,7 @@ def document(title: str, body: str) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
+<title>{html.escape(title)}</title>
 <link rel="icon" href="data:,">
 <style>{asset("page.css")}</style>
 </head>

@@ -75,7 +75,8 @@ def _plot(posterior: Posterior) -> str:
     figure = make_subplots(
         rows=len(titles),
         shared_xaxes=True,
-        subplot_titles=titles,
+        # Plotly escapes what would end the script, and takes what looks like HTML for HTML.
+        subplot_titles=[html.escape(title, quote=False) for title in titles],
         vertical_spacing=min(0.04, 0.4 / len(titles)),
     )
     around = np.concatenate([time, time[::-1]])

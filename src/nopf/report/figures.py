@@ -1,5 +1,6 @@
 """The paper's figures, each a function of results. Needs matplotlib."""
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.results import METRICS, Row, Trace
 from nopf.benchmarks.tables import TARGET, TITLES, Table, words_of
 from nopf.catalogue import COLOURS, LABELS, NAMES
+from nopf.files import write_whole
 from nopf.filters import Posterior
 from nopf.model import StateSpaceModel
 from nopf.report.numbers import (
@@ -29,17 +31,13 @@ from nopf.simulate import Trajectories
 
 def save(figure: Figure, file: str | os.PathLike[str]) -> None:
     """Writes a figure, whole or not at all."""
-    target = Path(file)
-    part = target.with_name(f".{target.name}.part")
     # Without a date and with fixed names inside, the same results give the same file.
-    form = target.suffix.lstrip(".")
+    form = Path(file).suffix.lstrip(".")
     metadata = {"Date": None} if form == "svg" else None
-    try:
-        with mpl.rc_context({"svg.hashsalt": "nopf"}):
-            figure.savefig(part, format=form, dpi=130, metadata=metadata)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "nopf"}):
+        figure.savefig(drawn, format=form, dpi=130, metadata=metadata)
+    write_whole(file, drawn.getvalue())
 
 
 def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:

@@ -1,8 +1,11 @@
-"""The page: all results in one HTML file that needs no network. Needs Plotly."""
+"""The page: all results in one HTML file that needs no network. Needs Plotly.
 
-import html
+A folder of results may come from a stranger: every text is escaped where it enters the page.
+"""
+
 import json
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -43,7 +46,7 @@ def page(results: Results) -> str:
         "titles": TITLES,
         "logarithmic": LOGARITHMIC,
     }
-    links = " ".join(f'<a href="#{name}">{html.escape(name)}</a>' for name in data)
+    links = " ".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in data)
     content = json.dumps(shared, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     body = f"""<header>
 <h1>Particle filters on the localization benchmarks</h1>
@@ -63,19 +66,21 @@ sort.</p>
 
 
 def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, Any]) -> str:
-    case = BENCHMARKS[name]
-    parts = [f'<section id="{name}"><h2>{html.escape(case.title)}</h2>']
+    case, id_ = BENCHMARKS[name], escape(name)
+    parts = [f'<section id="{id_}"><h2>{escape(case.title)}</h2>']
     particles = main_particles(case, rows)
     table = tabulate([row for row in rows if row["particles"] == particles])
     parts.append(
         f"<p>{particles:,} particles, {case.horizon} observations, "
-        f"{seeds_in_words(max(table.seeds.values()))}.{training_in_words(results, name, rows)}</p>"
+        f"{seeds_in_words(max(table.seeds.values()))}."
+        f"{escape(training_in_words(results, name, rows))}</p>"
         f"{_table(table)}"
     )
     if data["clouds"]:
         plots = "".join(
-            f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{name}" '
-            f'data-filter="{short}" aria-label="Particles of {LABELS[short]} over time"></div>'
+            f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{id_}" '
+            f'data-filter="{escape(short)}" '
+            f'aria-label="Particles of {escape(LABELS[short])} over time"></div>'
             for short in data["clouds"]["filters"]
         )
         last = len(data["clouds"]["time"])
@@ -85,8 +90,8 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
             f"<h3>Where the particles go</h3>"
             f'<p class="faint">Grey: where the proposal puts particles ({DRAWN} at most). '
             f"Coloured: what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
-            f'<div class="player" data-benchmark="{name}"><button type="button">Play</button>'
-            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step of {name}">'
+            f'<div class="player" data-benchmark="{id_}"><button type="button">Play</button>'
+            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step of {id_}">'
             f'<output aria-live="off"></output></div>'
             f'<div class="clouds">{plots}</div>'
         )
@@ -96,24 +101,24 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
             "evidence",
             "Log-evidence over time",
             "Seed 0, summed up to each step, less that of "
-            f"{LABELS.get(data['reference'], 'nothing')}.",
+            f"{escape(LABELS.get(data['reference'], 'nothing'))}.",
         ),
     ]:
         if data[kind]:
             parts.append(
                 f'<h3>{title}</h3><p class="faint">{note}</p><div class="plot" role="img" '
-                f'data-kind="{kind}" data-benchmark="{name}" aria-label="{title}"></div>'
+                f'data-kind="{kind}" data-benchmark="{id_}" aria-label="{title}"></div>'
             )
     if data["sweep"]:
         options = "".join(
-            f'<option value="{metric}"{" selected" if metric == "ess" else ""}>{TITLES[metric]}'
-            f"</option>"
+            f'<option value="{metric}"{" selected" if metric == "ess" else ""}>'
+            f"{escape(TITLES[metric])}</option>"
             for metric in data["sweep"]
         )
         parts.append(
-            f'<h3><label for="metric-{name}">Against the number of particles</label></h3>'
-            f'<select id="metric-{name}" data-benchmark="{name}">{options}</select>'
-            f'<div class="plot" role="img" data-kind="sweep" data-benchmark="{name}" '
+            f'<h3><label for="metric-{id_}">Against the number of particles</label></h3>'
+            f'<select id="metric-{id_}" data-benchmark="{id_}">{options}</select>'
+            f'<div class="plot" role="img" data-kind="sweep" data-benchmark="{id_}" '
             f'aria-label="Metrics against the number of particles"></div>'
         )
     return "".join([*parts, "</section>"])
@@ -121,12 +126,13 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
 
 def _table(table: Table) -> str:
     heads = "".join(
-        f'<th scope="col"><button type="button">{title}</button></th>'
+        f'<th scope="col"><button type="button">{escape(title)}</button></th>'
         for title in ("Filter", *table.titles())
     )
     body = []
     for short, row in table.entries.items():
-        cells = [f'<th scope="row" data-value="{LABELS[short]}">{table.label(short)}</th>']
+        label, shown = escape(LABELS[short]), escape(table.label(short))
+        cells = [f'<th scope="row" data-value="{label}">{shown}</th>']
         for metric, entry in row.items():
             if entry is None:
                 cells.append('<td data-value="">–</td>')
@@ -141,13 +147,15 @@ def _table(table: Table) -> str:
             )
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="Metrics on {table.benchmark}">'
+        f'<div class="scroll" role="region" tabindex="0" '
+        f'aria-label="Metrics on {escape(table.benchmark)}">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
 def training_in_words(results: Results, name: str, rows: Sequence[Row]) -> str:
-    """How the filters of these rows learned; those that share a proposal in one sentence."""
+    """How the filters of these rows learned, as plain text; those that share a proposal in one
+    sentence."""
     shown = {row["filter"] for row in rows}
     said = []
     for recipe in dict.fromkeys(CATALOGUE[short].recipe for short in LEARNED):
@@ -262,7 +270,7 @@ def _how(results: Results, data: dict[str, Any]) -> str:
         "Filtering": f"{seconds:.0f} s in {len(rows)} runs; wall times leave out compilation, "
         f"which took about {compiling:.0f} s",
     }
-    items = "".join(f"<dt>{k}</dt><dd>{html.escape(v)}</dd>" for k, v in said.items())
+    items = "".join(f"<dt>{k}</dt><dd>{escape(str(v))}</dd>" for k, v in said.items())
     return f'<footer id="how"><h2>How it was run</h2><dl>{items}</dl></footer>'
 
 
