@@ -276,3 +276,26 @@ def test_a_clock_that_does_not_start_at_zero_needs_a_start():
     np.testing.assert_array_equal(early.mean, flt.run(data()).mean)
     with pytest.raises(ValueError, match="start: expected a finite number"):
         flt.run(data(), times=clock, start=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda flt, state: flt.run(data(1), times=[1.7e9]), "times: .* pass start="),
+        (lambda flt, state: flt.step(state, data(1)[0], time=1.7e9), "time: .* time= to init"),
+        (lambda flt, state: flt.resume(state, data(1), times=[1.7e9]), "times: .* time= to init"),
+        (lambda flt, state: flt.resume(state, data(2), times=[1.7e9] * 2), "times: .* to init"),
+    ],
+)
+def test_a_first_observation_alone_at_epoch_time_is_refused_too(call, message):
+    flt = nopf.KalmanFilter(models.linear(dt=3600.0))
+    with pytest.raises(ValueError, match=f"^{message}.* prior's time$"):
+        call(flt, flt.init())
+
+
+def test_a_late_first_observation_is_taken_as_it_is_where_the_prior_has_a_time():
+    """The steps are those of the longer case; nothing is compiled but one step."""
+    flt, late = nopf.KalmanFilter(models.linear()), 1e4
+    assert flt.model.steps(1, [1.7e9], start=0.0).dt == 1.7e9
+    assert flt.model.steps(1, [late]).dt == late
+    assert flt.step(flt.init(time=1.7e9 - late), data(1)[0], time=1.7e9)[0].time == 1.7e9

@@ -19,7 +19,7 @@ from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel
-from nopf.steps import Step, part
+from nopf.steps import Step, check_clock, part
 
 Belief = TypeVar("Belief")
 
@@ -217,6 +217,7 @@ class Filter(eqx.Module, Generic[Belief]):
         series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = _steps(self, series, times, controls, start, keep, first)
+        _check_first_time("times", state, steps.dt[0], self.model.dt)
         return _series(self, state, series, steps, keep == "particles")
 
     def run_batch(
@@ -343,6 +344,7 @@ def _next_step(flt: Filter, state: FilterState, time: Any, control: Any) -> tupl
             f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
             f"and step {first - 1} at {start:.9g}"
         )
+    _check_first_time("time", state, now - start, flt.model.dt)
     if control is not None:
         control = as_float_array(control, "control")
         if control.ndim != 1:
@@ -353,6 +355,12 @@ def _next_step(flt: Filter, state: FilterState, time: Any, control: Any) -> tupl
         if first == 1:
             flt.check_steps(steps)
     return Step(np.asarray(first, np.int32), np.asarray(now), np.asarray(now - start), control), now
+
+
+def _check_first_time(name: str, state: FilterState, length: float, dt: float) -> None:
+    """Refuses a first observation by another clock than that of a prior which is at time 0."""
+    if int(state.index) == 0 and float(state.time) == 0:
+        check_clock(name, [length], dt, "pass time= to init, the prior's time")
 
 
 def _series(flt: Filter, state: FilterState, ys: Any, steps: Step, keep: bool) -> Posterior:
