@@ -302,6 +302,72 @@ def test_a_likelihood_may_read_controls():
     assert path.observations.shape == (3, 1)
 
 
+CONTROLLED = {"control_names": ("a", "b")}
+OUT_OF_RANGE = {
+    r"transition: x\[7\] is out of range: the state has 2 numbers": {
+        "transition": lambda x, step: [x[0], x[7]]
+    },
+    r"transition: x\[-3\] is": {"transition": lambda x, step: [x[0], x[-3]]},
+    r"transition: index 7 is out of range for an array of 2": {
+        "transition": jax.jit(lambda x, step: x * x[7])
+    },
+    r"observation: x\[2\] is out of range": {"observation": lambda x, step: x[1:] * x[2]},
+    r"process_noise: x\[2\] is out of range: the state": {
+        "process_noise": lambda x, step: [x[2], 1.0]
+    },
+    r"transition: noise\[1\] is out of range: the noise has 1 number$": {
+        "transition": lambda x, step, noise: x + noise[1],
+        "process_noise": None,
+        "noise_size": 1,
+    },
+    r"observation_log_prob: y\[2\] is out of range: the observation": {
+        "observation_noise": None,
+        "observation_log_prob": lambda y, x, step: y[2] * x[0],
+        "observation_sample": lambda key, x, step: x,
+    },
+    r"transition: step.control\[2\] is out of range: the control has 2": CONTROLLED
+    | {"transition": lambda x, step: x * step.control[2]},
+    # The transition reads controls, and the observation is tried all the same.
+    r"observation: x\[9\] is out of range": CONTROLLED
+    | {
+        "transition": lambda x, step: x * step.control[1],
+        "observation": lambda x, step: [x[9], x[0]],
+    },
+}
+
+
+@pytest.mark.parametrize("message", OUT_OF_RANGE)
+def test_an_index_out_of_range_is_not_clamped(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        models.linear(**OUT_OF_RANGE[message])
+
+
+def looped(x, step):
+    return jax.lax.fori_loop(0, 3, lambda i, x: x.at[i % 2].set(x[i - 1] + x[-2]), x)
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        looped,
+        lambda x, step: x.at[1].add(jnp.sin(x)[-1]),
+        lambda x, step: x.at[5].get(mode="fill", fill_value=0.0) * x,
+        lambda x, step: jnp.concatenate([x[:1], x[1:9]]),
+        lambda x, step: jax.vmap(lambda i: x[i])(jnp.arange(2)),
+        # So many controls may be there: nobody has named them.
+        jax.jit(lambda x, step: x * step.control[8]),
+    ],
+)
+def test_indices_that_are_in_range_or_dealt_with_are_left_alone(transition):
+    assert models.linear(transition=transition).space.size == 2
+
+
+def test_a_control_out_of_range_is_reported_when_controls_are_given():
+    model = models.linear(transition=lambda x, step: x * step.control[2])
+    with pytest.raises(ValueError, match=r"^transition: step.control\[2\] is out of range"):
+        model.steps(3, controls=np.zeros((3, 2)))
+
+
 BAD = {
     "process_noise: expected positive standard deviations": {"process_noise": [0.1, -0.1]},
     "process_noise: expected either .* got both": {"noise_size": 2},

@@ -1,5 +1,8 @@
 """Arguments that users hand in: each check gives back the value, or a message that names it."""
 
+import contextlib
+import re
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
+
+try:
+    # JAX clamps an index that is too large, and has no public way to be told for one thread only
+    # that it should not.
+    from jax._src.config import check_static_indices as _check_static_indices
+except ImportError:  # of another version of JAX
+    _check_static_indices = contextlib.nullcontext  # type: ignore[assignment]
 
 
 def check_key(key: Any) -> PRNGKeyArray:
@@ -118,19 +128,66 @@ for _name in (*_ARITHMETIC, *(f"r{n}" for n in _ARITHMETIC), *_COMPARED, *_CONVE
     setattr(UnknownControl, f"__{_name}__", UnknownControl._use)
 
 
+class OutOfRange(ValueError):
+    """A model's function has used an index that its argument does not have."""
+
+
 def trial_shape(
     name: str, signature: str, function: Callable[..., Any], *args: Any
 ) -> tuple[int, ...]:
     """The shape of `function(*args)`; trouble inside it is reported under its name."""
+
+    def tried(*args: Any) -> Array:
+        try:
+            value = function(*args)
+        except IndexError as error:
+            found = _CLAMPED.match(str(error))
+            if found is None:
+                raise
+            index, size = found[1], f"{found[2]} number{'' if found[2] == '1' else 's'}"
+            where = _indexed(error, signature, args)
+            raise OutOfRange(
+                f"{name}: {where}[{index}] is out of range: {_MEANING[where]} has {size}"
+                if where
+                else f"{name}: index {index} is out of range for an array of {size}"
+            ) from error
+        return as_array(value)
+
     try:
-        return eqx.filter_eval_shape(lambda *a: as_array(function(*a)), *args).shape
-    except ControlIsRead:
+        with _check_static_indices(True):
+            return eqx.filter_eval_shape(tried, *args).shape
+    except (ControlIsRead, OutOfRange):
         raise
     except Exception as error:
         raise ValueError(
             f"{name}: calling {name}{signature} for one particle raised "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+_CLAMPED = re.compile(r"index (-?\d+) out of bounds for axis \d+ with size (\d+)")
+_MEANING = {
+    "x": "the state",
+    "y": "the observation",
+    "noise": "the noise",
+    "step.control": "the control",
+}
+
+
+def _indexed(error: IndexError, signature: str, args: tuple[Any, ...]) -> str | None:
+    """The argument whose index is out of range: what JAX had in hand when it said so. None if that
+    is another array."""
+    names = signature[signature.index("(") + 1 : -1].split(", ")
+    arrays = dict(zip(names, args, strict=True))
+    arrays["step.control"] = getattr(arrays.get("step"), "control", None)
+    in_hand: list[Any] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        inside = frame.f_globals.get("__name__", "").startswith("jax.")
+        in_hand = [*in_hand, *frame.f_locals.values()] if inside else []
+    for name in _MEANING:
+        if arrays.get(name) is not None and any(held is arrays[name] for held in in_hand):
+            return name
+    return None
 
 
 def expect_shape(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import (
     ControlIsRead,
+    OutOfRange,
     UnknownControl,
     as_array,
     check_angles,
@@ -375,18 +376,27 @@ class StateSpaceModel(eqx.Module):
 
     def _trial(self, function: Callable[[Step], Any]) -> Any:
         """Calls `function(step)`; gives None, and remembers why, if that needs a control."""
+        named = len(self.control_names)
         try:
             return function(self.nominal_step(control=UnknownControl()))
         except ControlIsRead:
             self.reads_control = True
-            return None
+            return function(self.nominal_step(control=shape_of(named))) if named else None
+        except OutOfRange:
+            raise
         except ValueError:
             pass  # JAX's own functions cannot take the stand-in: does it do without, or with some?
         try:
             return function(self.nominal_step())
+        except OutOfRange:
+            raise
         except ValueError:
             pass
-        function(self.nominal_step(control=shape_of(len(self.control_names) or LIKELY_CONTROLS)))
+        try:
+            function(self.nominal_step(control=shape_of(named or LIKELY_CONTROLS)))
+        except OutOfRange:
+            if named:
+                raise  # Otherwise there may be more of them than was thought likely.
         self.reads_control = True
         return None
 
