@@ -481,6 +481,10 @@ def test_says_what_is_wrong_when_the_model_is_built(message):
             r"controls: expected numbers.*np.asarray\(controls, float\)",
         ),
         (lambda: models.linear().steps(1, ["1.0"]), "times: expected numbers, got ..1.0.."),
+        (
+            lambda: models.linear().steps(1, np.array(["2026-01-01"], "M8[s]")),
+            r"times: expected numbers, got datetime64\[s\], .* pass seconds",
+        ),
     ],
 )
 def test_what_only_looks_like_a_number_is_none(call, message):

@@ -44,6 +44,11 @@ def as_float_array(value: Any, name: str) -> Any:
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected numbers, got {value!r}") from error
     if array is None:
+        if given.dtype.kind in "mM":
+            raise TypeError(
+                f"{name}: expected numbers, got {given.dtype}, whose unit would be lost; pass "
+                "seconds, as (t - t[0]) / np.timedelta64(1, 's') gives them"
+            )
         hint = f"; for 0 and 1 pass np.asarray({name}, float)" if given.dtype == bool else ""
         raise TypeError(f"{name}: expected numbers, got {value!r}{hint}")
     if not np.all(np.isfinite(array)):
