@@ -1,3 +1,6 @@
+import math
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +8,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.arguments import check_angles, check_names, finite_number, share_of_one
 from tests import models
 
 STEP = nopf.Step(jnp.asarray(1), jnp.asarray(1.0), jnp.asarray(1.0))
@@ -269,7 +273,12 @@ def test_a_step_may_be_unpacked(reads):
     if reads:
         with pytest.raises(ValueError, match=r"reads step\.control, and no controls were given"):
             nopf.simulate(model, 3, jax.random.key(0))
-    nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+        nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+    else:
+        with pytest.raises(ValueError, match=r"^controls: no function of this model reads step\."):
+            nopf.simulate(model, 3, jax.random.key(0), controls=np.zeros((3, 2)))
+        named = models.linear(transition=transition, control_names=("a", "b"))
+        assert named.steps(3, controls=np.zeros((3, 2))).control.shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -300,6 +309,72 @@ def test_a_likelihood_may_read_controls():
     model = nopf.StateSpaceModel(*given, likelihood=Scaled(), observation_names=("y",))
     path = nopf.simulate(model, 3, jax.random.key(0), controls=np.ones((3, 1)))
     assert path.observations.shape == (3, 1)
+
+
+CONTROLLED = {"control_names": ("a", "b")}
+OUT_OF_RANGE = {
+    r"transition: x\[7\] is out of range: the state has 2 numbers": {
+        "transition": lambda x, step: [x[0], x[7]]
+    },
+    r"transition: x\[-3\] is": {"transition": lambda x, step: [x[0], x[-3]]},
+    r"transition: index 7 is out of range for an array of 2": {
+        "transition": jax.jit(lambda x, step: x * x[7])
+    },
+    r"observation: x\[2\] is out of range": {"observation": lambda x, step: x[1:] * x[2]},
+    r"process_noise: x\[2\] is out of range: the state": {
+        "process_noise": lambda x, step: [x[2], 1.0]
+    },
+    r"transition: noise\[1\] is out of range: the noise has 1 number$": {
+        "transition": lambda x, step, noise: x + noise[1],
+        "process_noise": None,
+        "noise_size": 1,
+    },
+    r"observation_log_prob: y\[2\] is out of range: the observation": {
+        "observation_noise": None,
+        "observation_log_prob": lambda y, x, step: y[2] * x[0],
+        "observation_sample": lambda key, x, step: x,
+    },
+    r"transition: step.control\[2\] is out of range: the control has 2": CONTROLLED
+    | {"transition": lambda x, step: x * step.control[2]},
+    # The transition reads controls, and the observation is tried all the same.
+    r"observation: x\[9\] is out of range": CONTROLLED
+    | {
+        "transition": lambda x, step: x * step.control[1],
+        "observation": lambda x, step: [x[9], x[0]],
+    },
+}
+
+
+@pytest.mark.parametrize("message", OUT_OF_RANGE)
+def test_an_index_out_of_range_is_not_clamped(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        models.linear(**OUT_OF_RANGE[message])
+
+
+def looped(x, step):
+    return jax.lax.fori_loop(0, 3, lambda i, x: x.at[i % 2].set(x[i - 1] + x[-2]), x)
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        looped,
+        lambda x, step: x.at[1].add(jnp.sin(x)[-1]),
+        lambda x, step: x.at[5].get(mode="fill", fill_value=0.0) * x,
+        lambda x, step: jnp.concatenate([x[:1], x[1:9]]),
+        lambda x, step: jax.vmap(lambda i: x[i])(jnp.arange(2)),
+        # So many controls may be there: nobody has named them.
+        jax.jit(lambda x, step: x * step.control[8]),
+    ],
+)
+def test_indices_that_are_in_range_or_dealt_with_are_left_alone(transition):
+    assert models.linear(transition=transition).space.size == 2
+
+
+def test_a_control_out_of_range_is_reported_when_controls_are_given():
+    model = models.linear(transition=lambda x, step: x * step.control[2])
+    with pytest.raises(ValueError, match=r"^transition: step.control\[2\] is out of range"):
+        model.steps(3, controls=np.zeros((3, 2)))
 
 
 BAD = {
@@ -340,6 +415,50 @@ BAD = {
     "state_angles: expected indices from 0 to 1, got 2": {"state_angles": (2,)},
     "observation_angles: .*from 0 to 1": {"observation_angles": (5,)},
     "dt: expected a positive": {"dt": 0.0},
+    "dt: expected a finite number, got True": {"dt": True},
+    "dt: expected a finite number, got one that is too large": {"dt": 10**400},
+    "process_noise: expected finite numbers, got one that is too": {"process_noise": 10**400},
+    "noise_size: expected at most 2147483647": {
+        "process_noise": None,
+        "noise_size": 2**31,
+        "transition": lambda x, step, noise: x,
+    },
+    "state_names: expected a tuple of names, got 'ab'": {"state_names": "ab"},
+    "control_names: expected a tuple of names, got 'u'": {"control_names": "u"},
+    "observation_names: expected a tuple of names, got 'uv'": {
+        "observation": lambda x, step: x * step.control,
+        "observation_names": "uv",
+    },
+    "state_angles: expected names or indices, got True": {"state_angles": [True]},
+    "transition: expected real numbers to be returned, got complex": {
+        "transition": lambda x, step: x * 1j
+    },
+    "observation: expected real numbers .* got complex": {
+        "observation": lambda x, step: [x[0], x[1] * 1j]
+    },
+    "observation: expected real numbers .* or strings": {"observation": lambda x, step: ["1", "2"]},
+    r"observation_noise: expected a function of one argument, \(step\)": {
+        "observation_noise": lambda x, step: [0.1, 0.1]
+    },
+    r"process_noise: calling process_noise\(x, step\) .* missing 1": {
+        "process_noise": lambda x, step, z: [0.1, 0.1]
+    },
+    # What JAX would say in ten lines; the message is one.
+    "transition: np.sin and other NumPy functions cannot .* use jnp.sin and the like$": {
+        "transition": lambda x, step: np.sin(x)
+    },
+    "observation: if, and, .* use jnp.where instead of if, [^\n]*$": {
+        "observation": lambda x, step: x if x[0] > 0 else -x
+    },
+    "observation_noise: float, int, math.sin .* use jnp.sin and the like$": {
+        "observation_noise": lambda step: [float(step.dt), math.sin(step.dt)]
+    },
+    "transition: its arguments cannot be the index of a list .* instead of range$": {
+        "transition": lambda x, step: x * [1, 2][step.index]
+    },
+    r"transition: x\[x > 0\] and the like .*; use jnp.where$": {
+        "transition": lambda x, step: x[x > 0]
+    },
 }
 
 
@@ -347,6 +466,65 @@ BAD = {
 def test_says_what_is_wrong_when_the_model_is_built(message):
     with pytest.raises(ValueError, match=message):
         models.linear(**BAD[message])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nopf.Gaussian(["1.0", "2"], 1.0), r"mean: expected numbers, got \['1.0', '2'\]"),
+        (lambda: nopf.Gaussian([1.0, None], 1.0), "mean: expected numbers, got .1.0, None."),
+        (lambda: nopf.Gaussian([1.0, 2.0], "1.0"), "std: expected numbers, got '1.0'"),
+        (lambda: nopf.Gaussian([1.0, 2j], 1.0), "mean: expected numbers"),
+        (lambda: models.linear(process_noise=True), "process_noise: expected numbers, got True"),
+        (
+            lambda: models.linear().steps(1, controls=[[True]]),
+            r"controls: expected numbers.*np.asarray\(controls, float\)",
+        ),
+        (lambda: models.linear().steps(1, ["1.0"]), "times: expected numbers, got ..1.0.."),
+        (
+            lambda: models.linear().steps(1, np.array(["2026-01-01"], "M8[s]")),
+            r"times: expected numbers, got datetime64\[s\], .* pass seconds",
+        ),
+    ],
+)
+def test_what_only_looks_like_a_number_is_none(call, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: finite_number("1.0", "dt"), "dt: expected a finite number, got '1.0'"),
+        (lambda: finite_number(None, "dt"), "dt: expected a finite number, got None"),
+        (lambda: share_of_one(None, "share"), "share: expected a number from 0 to 1, got None"),
+        (lambda: share_of_one(10**400, "share"), "share: expected a number from 0 to 1, got 1000"),
+        (lambda: check_names(5, 2, "names", "x"), "names: expected a tuple of names, got 5"),
+        (
+            lambda: check_angles("angles", [1.5], ("a", "b")),
+            "angles: expected names or indices, got 1.5",
+        ),
+        (
+            lambda: check_angles("angles", None, ("a", "b")),
+            "angles: expected names or indices, got None",
+        ),
+    ],
+)
+def test_values_that_no_annotation_allows_are_named(call, message):
+    """Where annotations are checked, as in these tests, only the checks themselves see them."""
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()
+
+
+def test_numbers_of_many_kinds():
+    kinds = [np.float16(2), np.int8(2), jnp.asarray(2), jnp.bfloat16(2), Fraction(2), np.array(2)]
+    for two in kinds:
+        assert finite_number(two, "dt") == 2
+        np.testing.assert_array_equal(nopf.Gaussian([two, 1], two).factor, [2, 2])
+
+
+def test_no_control_names_are_none():
+    assert models.linear(control_names=None).control_names == ()
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,17 @@ def test_robust_models_are_refused_where_noise_must_be_normal():
         )
     with pytest.raises(ValueError, match="between 0 and 1"):
         nopf.Outliers(rate=0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nopf.StudentT(True), "freedom: expected a finite number, got True"),
+        (lambda: nopf.StudentT(float("inf")), "freedom: expected a finite number, got inf"),
+        (lambda: nopf.Outliers(True), "rate: expected a finite number, got True"),
+        (lambda: nopf.Outliers(0.1, 10**400), "scale: expected a finite number, got one that is"),
+    ],
+)
+def test_says_which_setting_is_no_number(make, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()

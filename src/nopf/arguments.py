@@ -1,6 +1,9 @@
 """Arguments that users hand in: each check gives back the value, or a message that names it."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import re
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
+
+from nopf.gaussian import are_numbers
+
+try:
+    # JAX clamps an index that is too large, and has no public way to be told for one thread only
+    # that it should not.
+    from jax._src.config import check_static_indices as _check_static_indices
+except ImportError:  # of another version of JAX
+    _check_static_indices = contextlib.nullcontext  # type: ignore[assignment]
+
+MOST = 2**31 - 1  # what JAX counts with, unless it runs in double precision
 
 
 def check_key(key: Any) -> PRNGKeyArray:
@@ -21,9 +35,11 @@ def check_key(key: Any) -> PRNGKeyArray:
 def finite_number(value: Any, name: str) -> float:
     """`value` as a float, if it is a finite number; otherwise a message about `name`."""
     try:
-        number = float(value)
+        number = float(value) if are_numbers(np.asarray(value)) else np.nan
     except (TypeError, ValueError):
         number = np.nan
+    except OverflowError:
+        raise ValueError(f"{name}: expected a finite number, got one that is too large") from None
     if not np.isfinite(number):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     return number
@@ -35,6 +51,8 @@ def positive_integer(value: Any, name: str) -> int:
         raise TypeError(f"{name}: expected a positive whole number, got {value!r}")
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}")
+    if value > MOST:
+        raise ValueError(f"{name}: expected at most {MOST}, since indices have 32 bits")
     return int(value)
 
 
@@ -45,13 +63,15 @@ def share_of_one(value: Any, name: str) -> float:
     return float(value)
 
 
-def check_names(
-    names: Sequence[str] | None, size: int, argument: str, letter: str
-) -> tuple[str, ...]:
-    """One name a coordinate; `x0, x1, …` (by `letter`) if there are none."""
+def check_names(names: Any, size: int | None, argument: str, letter: str) -> tuple[str, ...]:
+    """One name a coordinate, any number of them if `size` is None; `x0, x1, …` (by `letter`) if
+    there are none."""
     if names is None:
-        return tuple(f"{letter}{i}" for i in range(size))
+        return tuple(f"{letter}{i}" for i in range(size or 0))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ValueError(f"{argument}: expected a tuple of names, got {names!r}")
     names = tuple(names)
+    size = len(names) if size is None else size
     if len(names) != size or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{argument}: expected {size} names, got {names!r}")
     if len(set(names)) != size:
@@ -59,18 +79,17 @@ def check_names(
     return names
 
 
-def check_angles(
-    argument: str, angles: Sequence[str | int] | str | int, names: tuple[str, ...]
-) -> tuple[int, ...]:
+def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[int, ...]:
     """Indices of the coordinates that are angles, given by name or by index."""
-    if isinstance(angles, str | int):
-        angles = (angles,)
+    given = angles if isinstance(angles, Iterable) and not isinstance(angles, str) else (angles,)
     indices = []
-    for angle in angles:
+    for angle in given:
         if isinstance(angle, str):
             if angle not in names:
                 raise ValueError(f"{argument}: no name is {angle!r}; there are {', '.join(names)}")
             angle = names.index(angle)
+        if isinstance(angle, bool) or not isinstance(angle, int | np.integer):
+            raise ValueError(f"{argument}: expected names or indices, got {angle!r}")
         if not 0 <= angle < len(names):
             raise ValueError(
                 f"{argument}: expected indices from 0 to {len(names) - 1}, got {angle}"
@@ -118,19 +137,117 @@ for _name in (*_ARITHMETIC, *(f"r{n}" for n in _ARITHMETIC), *_COMPARED, *_CONVE
     setattr(UnknownControl, f"__{_name}__", UnknownControl._use)
 
 
+class OutOfRange(ValueError):
+    """A model's function has used an index that its argument does not have."""
+
+
 def trial_shape(
     name: str, signature: str, function: Callable[..., Any], *args: Any
 ) -> tuple[int, ...]:
     """The shape of `function(*args)`; trouble inside it is reported under its name."""
+    where: list[str | None] = []
+
+    def tried(*args: Any) -> Array:
+        try:
+            value = function(*args)
+        except IndexError as error:
+            where.append(_indexed(error, signature, args))
+            raise
+        _expect_real(value)
+        return as_array(value)
+
     try:
-        return eqx.filter_eval_shape(lambda *a: as_array(function(*a)), *args).shape
+        with _check_static_indices(True):
+            return eqx.filter_eval_shape(tried, *args).shape
     except ControlIsRead:
         raise
     except Exception as error:
+        clamped = _CLAMPED.match(str(error)) if isinstance(error, IndexError) else None
+        if clamped is not None:
+            raise OutOfRange(
+                f"{name}: {_out_of_range(clamped[1], clamped[2], where[0])}"
+            ) from error
+        for kind, advice in _ADVICE:
+            if isinstance(error, kind):
+                raise ValueError(f"{name}: {advice}") from error
+        # The first line says what was wrong; the rest is in the error that this one comes from.
+        said = str(error).partition("\n")[0]
         raise ValueError(
             f"{name}: calling {name}{signature} for one particle raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {said}"
         ) from error
+
+
+class _NotReal(TypeError):
+    """A model's function has returned something that is no real number."""
+
+
+def _expect_real(value: Any) -> None:
+    leaves = jax.tree.leaves(value)
+    if any(isinstance(leaf, str | bytes) or jnp.iscomplexobj(leaf) for leaf in leaves):
+        raise _NotReal
+
+
+# What JAX says of them takes ten lines each. The first that fits.
+_ADVICE = (
+    (_NotReal, "expected real numbers to be returned, got complex ones or strings"),
+    (
+        jax.errors.TracerArrayConversionError,
+        "np.sin and other NumPy functions cannot be used on its arguments; use jnp.sin and the "
+        "like",
+    ),
+    (
+        jax.errors.TracerBoolConversionError,
+        "if, and, or, max and the like cannot be used on its arguments; use jnp.where instead of "
+        "if, jnp.maximum instead of max",
+    ),
+    (
+        jax.errors.NonConcreteBooleanIndexError,
+        "x[x > 0] and the like cannot be used, since the size is not known before; use jnp.where",
+    ),
+    (
+        jax.errors.TracerIntegerConversionError,
+        "its arguments cannot be the index of a list or the end of a range; use jnp.asarray of "
+        "the list, jax.lax.fori_loop instead of range",
+    ),
+    (
+        jax.errors.ConcretizationTypeError,
+        "float, int, math.sin and the like cannot be used on its arguments; leave float out, and "
+        "use jnp.sin and the like",
+    ),
+)
+
+
+_CLAMPED = re.compile(r"index (-?\d+) out of bounds for axis \d+ with size (\d+)")
+_MEANING = {
+    "x": "the state",
+    "y": "the observation",
+    "noise": "the noise",
+    "step.control": "the control",
+}
+
+
+def _out_of_range(index: str, size: str, where: str | None) -> str:
+    numbers = "1 number" if size == "1" else f"{size} numbers"
+    if where is None:
+        return f"index {index} is out of range for an array of {numbers}"
+    return f"{where}[{index}] is out of range: {_MEANING[where]} has {numbers}"
+
+
+def _indexed(error: IndexError, signature: str, args: tuple[Any, ...]) -> str | None:
+    """The argument whose index is out of range: what JAX had in hand when it said so. None if that
+    is another array."""
+    names = signature[signature.index("(") + 1 : -1].split(", ")
+    arrays = dict(zip(names, args, strict=True))
+    arrays["step.control"] = getattr(arrays.get("step"), "control", None)
+    in_hand: list[Any] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        inside = frame.f_globals.get("__name__", "").startswith("jax.")
+        in_hand = [*in_hand, *frame.f_locals.values()] if inside else []
+    for name in _MEANING:
+        if arrays.get(name) is not None and any(held is arrays[name] for held in in_hand):
+            return name
+    return None
 
 
 def expect_shape(

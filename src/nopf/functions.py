@@ -5,7 +5,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import expect_shape, positive_integer, shape_of, some_key, trial_shape
+from nopf.arguments import (
+    check_names,
+    expect_shape,
+    positive_integer,
+    shape_of,
+    some_key,
+    trial_shape,
+)
 from nopf.noise import Noise, count_arguments
 from nopf.steps import Step
 
@@ -96,7 +103,7 @@ def observation_width(observation: Any, sample: Any, size: int, step: Step) -> i
 def width_of(noise: Any, names: Any) -> int:
     """The observation width, where the functions cannot be called before controls are known."""
     if names is not None:
-        return len(names)
+        return len(check_names(names, None, "observation_names", "y"))
     if noise is None or callable(noise) or np.ndim(noise) == 0:
         raise ValueError(
             "observation_names: the observation reads step.control, so its width is not known "

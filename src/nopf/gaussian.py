@@ -22,6 +22,14 @@ def is_traced(value: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
+def are_numbers(array: np.ndarray) -> bool:
+    """Whether these are real numbers: no strings that look like some, no truth values."""
+    if array.dtype == object:
+        others = str | bytes | bool | np.bool_ | None
+        return not any(isinstance(entry, others) for entry in array.ravel())
+    return array.dtype.kind in "fiu" or bool(jnp.issubdtype(array.dtype, jnp.floating))
+
+
 def as_float_array(value: Any, name: str) -> Any:
     """A float array of `value`; in double precision on the host, unless JAX holds it already."""
     if is_traced(value):
@@ -29,9 +37,20 @@ def as_float_array(value: Any, name: str) -> Any:
     if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
         raise ValueError(f"{name}: expected numbers, got a masked array with masked entries")
     try:
-        array = np.asarray(value, dtype=np.float64)
+        given = np.asarray(value)
+        array = np.asarray(given, dtype=np.float64) if are_numbers(given) else None
+    except OverflowError as error:
+        raise ValueError(f"{name}: expected finite numbers, got one that is too large") from error
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected numbers, got {value!r}") from error
+    if array is None:
+        if given.dtype.kind in "mM":
+            raise TypeError(
+                f"{name}: expected numbers, got {given.dtype}, whose unit would be lost; pass "
+                "seconds, as (t - t[0]) / np.timedelta64(1, 's') gives them"
+            )
+        hint = f"; for 0 and 1 pass np.asarray({name}, float)" if given.dtype == bool else ""
+        raise TypeError(f"{name}: expected numbers, got {value!r}{hint}")
     if not np.all(np.isfinite(array)):
         raise ValueError(f"{name}: expected finite numbers, got {array.tolist()}")
     return array

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import (
     ControlIsRead,
+    OutOfRange,
     UnknownControl,
     as_array,
     check_angles,
@@ -102,6 +103,7 @@ class StateSpaceModel(eqx.Module):
     control_names: tuple[str, ...] = eqx.field(static=True)
     dt: float = eqx.field(static=True)
     reads_control: bool = eqx.field(static=True)
+    ignores_control: bool = eqx.field(static=True)  # for certain; False if that cannot be seen
 
     def __init__(
         self,
@@ -120,8 +122,8 @@ class StateSpaceModel(eqx.Module):
         state_angles: Sequence[str | int] | str | int = (),
         observation_angles: Sequence[str | int] | str | int = (),
         observation_names: Sequence[str] | None = None,
-        control_names: Sequence[str] = (),
-        dt: float = 1.0,
+        control_names: Sequence[str] | None = None,
+        dt: float | int = 1.0,
     ):
         check_functions(prior, transition, observation)
         given = (observation, observation_noise, observation_log_prob, observation_sample, robust)
@@ -138,8 +140,8 @@ class StateSpaceModel(eqx.Module):
         )
 
         # The width of an observation is known from a trial call, if that needs no controls.
-        self.reads_control = False
-        self.control_names = check_names(control_names, len(control_names), "control_names", "u")
+        self.reads_control, self.ignores_control = False, True
+        self.control_names = check_names(control_names, None, "control_names", "u")
         sample = observation_sample if likelihood is None else likelihood.sample
         width = self._trial(lambda step: observation_width(observation, sample, size, step))
         if width is None:
@@ -319,6 +321,11 @@ class StateSpaceModel(eqx.Module):
         """The steps of a series (see `nopf.steps.make_steps`), with controls that fit the model."""
         steps = make_steps(horizon, self.dt, times, controls, start, first)
         names, control = self.control_names, steps.control
+        if control is not None and self.ignores_control and not names:
+            raise ValueError(
+                "controls: no function of this model reads step.control; leave them out, or name "
+                "them in the model (control_names=) if a proposal reads them"
+            )
         if control is not None and names and control.shape[1] != len(names):
             # An index that is too large would be clamped, silently.
             raise ValueError(
@@ -375,18 +382,28 @@ class StateSpaceModel(eqx.Module):
 
     def _trial(self, function: Callable[[Step], Any]) -> Any:
         """Calls `function(step)`; gives None, and remembers why, if that needs a control."""
+        named = len(self.control_names)
         try:
             return function(self.nominal_step(control=UnknownControl()))
         except ControlIsRead:
-            self.reads_control = True
-            return None
+            self.reads_control, self.ignores_control = True, False
+            return function(self.nominal_step(control=shape_of(named))) if named else None
+        except OutOfRange:
+            raise
         except ValueError:
-            pass  # JAX's own functions cannot take the stand-in: does it do without, or with some?
+            self.ignores_control = False
+            # JAX's own functions cannot take the stand-in: does it do without, or with some?
         try:
             return function(self.nominal_step())
+        except OutOfRange:
+            raise
         except ValueError:
             pass
-        function(self.nominal_step(control=shape_of(len(self.control_names) or LIKELY_CONTROLS)))
+        try:
+            function(self.nominal_step(control=shape_of(named or LIKELY_CONTROLS)))
+        except OutOfRange:
+            if named:
+                raise  # Otherwise there may be more of them than was thought likely.
         self.reads_control = True
         return None
 

@@ -56,6 +56,11 @@ class Noise(eqx.Module):
         self.reads_state = False
         if callable(value):
             self.function = value
+            if not singular and count_arguments(value) > 1:
+                raise ValueError(
+                    f"{name}: expected a function of one argument, (step); for noise that depends "
+                    "on the state, give observation_log_prob and observation_sample instead"
+                )
             self.reads_state = singular and _reads_state(value)
         else:
             constant = Gaussian(np.zeros(size), value, name=name, singular=singular)

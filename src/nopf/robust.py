@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf.arguments import finite_number
 from nopf.gaussian import LOG_2PI
 
 
@@ -47,11 +48,11 @@ class Outliers(Tails):
     scale: float = eqx.field(static=True)
 
     def __init__(self, rate: float | int = 0.05, scale: float | int = 10.0):
-        if not 0 < rate < 1:
+        self.rate, self.scale = finite_number(rate, "rate"), finite_number(scale, "scale")
+        if not 0 < self.rate < 1:
             raise ValueError(f"rate: expected a number between 0 and 1, got {rate!r}")
-        if not 1 < scale < np.inf:
+        if not self.scale > 1:
             raise ValueError(f"scale: expected a number above 1, got {scale!r}")
-        self.rate, self.scale = float(rate), float(scale)
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
         coin_key, key = jax.random.split(key)
@@ -82,9 +83,9 @@ class StudentT(Tails):
     freedom: float = eqx.field(static=True)
 
     def __init__(self, freedom: float | int = 4.0):
-        if not 0 < freedom < np.inf:
+        self.freedom = finite_number(freedom, "freedom")
+        if self.freedom <= 0:
             raise ValueError(f"freedom: expected a positive number, got {freedom!r}")
-        self.freedom = float(freedom)
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
         return jax.random.t(key, self.freedom, (size,))

@@ -10,6 +10,10 @@ from jaxtyping import Array
 from nopf.arguments import finite_number
 from nopf.gaussian import as_float_array
 
+# A first step so many times longer than the others is by another clock. Where there are no others
+# there is only dt to compare with, which may be in other units if nobody has set it.
+LATE, LATE_ALONE = 1e3, 1e5
+
 
 class Step(NamedTuple):
     """What every model function gets beside the state.
@@ -36,6 +40,27 @@ def regular_step(dt: float, index: int | Array = 1, control: Any = None) -> Step
     """Step `index` of a regular grid."""
     length = jnp.asarray(dt, float)
     return Step(jnp.asarray(index, jnp.int32), index * length, length, control)
+
+
+def check_clock(name: str, lengths: Any, dt: float, remedy: str) -> None:
+    """Refuses times that count from long before a prior at time 0, whose time nobody has said.
+
+    Args:
+        name: the user's argument.
+        lengths: of the steps, the first of them since the prior.
+        dt: time between observations, where no times are given.
+        remedy: what to do.
+    """
+    if len(lengths) > 1:
+        others = np.max(lengths[1:])
+        most, usual = LATE * max(others, dt), f"the others at most {others:.9g} apart"
+    else:
+        most, usual = LATE_ALONE * dt, f"the model's dt is {dt:.9g}"
+    if lengths[0] > most:
+        raise ValueError(
+            f"{name}: the first observation is {lengths[0]:.9g} after the prior, which is at "
+            f"time 0, and {usual}; {remedy}"
+        )
 
 
 def make_steps(
@@ -75,12 +100,8 @@ def make_steps(
                 f"times: expected times that do not decrease, but step {first + at} is at "
                 f"{times[at]:.9g} and step {first + at - 1} at {before:.9g}"
             )
-        if start is None and horizon > 1 and lengths[0] > 1000 * max(lengths[1:].max(), dt):
-            raise ValueError(
-                f"times: the first observation is {lengths[0]:.9g} after the prior, which is at "
-                f"time 0, and the others at most {lengths[1:].max():.9g} apart; pass start=, the "
-                "prior's time"
-            )
+        if start is None:
+            check_clock("times", lengths, dt, "pass start=, the prior's time")
     control = None
     if controls is not None:
         control = as_float_array(controls, "controls")

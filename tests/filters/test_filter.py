@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nopf
+from nopf.filters.inputs import check_quantiles
 from tests import models
 
 SLOW = pytest.mark.slow
@@ -276,3 +277,95 @@ def test_a_clock_that_does_not_start_at_zero_needs_a_start():
     np.testing.assert_array_equal(early.mean, flt.run(data()).mean)
     with pytest.raises(ValueError, match="start: expected a finite number"):
         flt.run(data(), times=clock, start=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda flt, state: flt.run(data(1), times=[1.7e9]), "times: .* pass start="),
+        (lambda flt, state: flt.step(state, data(1)[0], time=1.7e9), "time: .* time= to init"),
+        (lambda flt, state: flt.resume(state, data(1), times=[1.7e9]), "times: .* time= to init"),
+        (lambda flt, state: flt.resume(state, data(2), times=[1.7e9] * 2), "times: .* to init"),
+    ],
+)
+def test_a_first_observation_alone_at_epoch_time_is_refused_too(call, message):
+    flt = nopf.KalmanFilter(models.linear(dt=3600.0))
+    with pytest.raises(ValueError, match=f"^{message}.* prior's time$"):
+        call(flt, flt.init())
+
+
+def test_a_late_first_observation_is_taken_as_it_is_where_the_prior_has_a_time():
+    """The steps are those of the longer case; nothing is compiled but one step."""
+    flt, late = nopf.KalmanFilter(models.linear()), 1e4
+    assert flt.model.steps(1, [1.7e9], start=0.0).dt == 1.7e9
+    assert flt.model.steps(1, [late]).dt == late
+    assert flt.step(flt.init(time=1.7e9 - late), data(1)[0], time=1.7e9)[0].time == 1.7e9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"particles": 2**31}, "particles: expected at most 2147483647"),
+        (
+            {"resampling": lambda key, log_weights: jnp.arange(log_weights.size) + 1},
+            "resampling: expected indices from 0 to 31 for 32 particles, got 32",
+        ),
+        (
+            {"resampling": lambda key, log_weights: jnp.arange(log_weights.size) - 1},
+            "resampling: expected indices from 0 to 31 for 32 particles, got -1",
+        ),
+    ],
+)
+def test_refuses_bad_settings(settings, message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        nopf.ParticleFilter(models.linear(), **settings)
+
+
+@pytest.mark.parametrize("levels", [None, "0.5", ("0.5",), (True,)])
+def test_refuses_quantiles_that_are_no_numbers(levels):
+    with pytest.raises(TypeError, match=r"^quantiles: expected numbers, got "):
+        check_quantiles(levels)
+
+
+@pytest.mark.parametrize(
+    "resampling",
+    [
+        lambda key, log_weights: jnp.sort(jax.random.categorical(key, log_weights, shape=(32,))),
+        lambda key, log_weights: jnp.arange(1000),  # of a thousand particles and no other number
+        lambda key, log_weights: log_weights.no_such_thing,  # will be said when it is used
+    ],
+)
+def test_a_trial_of_resampling_looks_for_indices_out_of_range_only(resampling):
+    assert nopf.AuxiliaryFilter(models.linear(), resampling=resampling).resampling is resampling
+
+
+@pytest.mark.parametrize(
+    ("of", "to", "message"),
+    [
+        ("particle", "kalman", "its belief is Particles and not GaussianBelief"),
+        ("kalman", "particle", "its belief is GaussianBelief and not Particles"),
+        ("particle", "ensemble", "its belief is Particles and not Ensemble"),
+        (
+            "fewer",
+            "particle",
+            r"its states should be of shape \(64, 2\), and is of shape \(32, 2\)",
+        ),
+        ("wider", "kalman", r"its mean should be of shape \(2,\), and is of shape \(3,\)"),
+    ],
+)
+def test_refuses_the_state_of_another_filter(of, to, message):
+    others = {
+        "fewer": lambda model: nopf.ParticleFilter(model, particles=32),
+        "wider": lambda model: nopf.KalmanFilter(three_states()),
+    }
+    state = (FILTERS | others)[of](models.linear()).init(jax.random.key(0))
+    flt = FILTERS[to](models.linear())
+    for call in (lambda: flt.step(state, np.zeros(2)), lambda: flt.resume(state, data(2))):
+        with pytest.raises(ValueError, match=f"^state: expected one of this filter, but {message}"):
+            call()
+
+
+def three_states():
+    return nopf.StateSpaceModel(
+        nopf.Gaussian(np.zeros(3), 1.0), lambda x, step: x, 1.0, lambda x, step: x[:2], 1.0
+    )

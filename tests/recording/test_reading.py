@@ -72,6 +72,10 @@ def test_columns_that_do_not_fit_are_refused(model, tmp_path):
             read_recording(file, model, named)
     with pytest.raises(ValueError, match=r"controls: the model names 1 \(speed\), but there are 2"):
         nopf.simulate(model, 3, jax.random.key(0), controls=np.ones((3, 2)))
+    unsteered = nopf.benchmarks.BENCHMARKS["sensor-bias"].model
+    two = Named(observations=["gps", "speed"], controls=["time"])
+    with pytest.raises(DataError, match=r"--controls names columns, but the model reads no step\."):
+        read_recording(file, unsteered, two)
 
 
 def test_a_pipe_can_be_read(model, tmp_path):

@@ -5,10 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from nopf.arguments import shape_of, share_of_one, some_key
 from nopf.filters.moving import Ancestors, as_arrays, move_all
+from nopf.gaussian import is_traced
 from nopf.model import StateSpaceModel
 from nopf.proposals import Law, Move, Proposal, TransitionProposal
 from nopf.proposals.proposal import WeighsItself
@@ -108,6 +110,8 @@ def check_resampling(resampling: Resampling) -> Resampling:
             "resampling: expected nopf.systematic, stratified, residual, multinomial or a "
             f"function (key, log_weights) -> ancestors, got {resampling!r}"
         )
+    if not str(getattr(resampling, "__module__", "")).startswith("nopf."):
+        _check_ancestors(resampling)
     return resampling
 
 
@@ -121,3 +125,22 @@ def check_recover(share: Any, health: bool, mesh: Mesh | None) -> float:
     if share and mesh is not None:
         raise ValueError("recover: expected 0 with mesh=: it works on one device")
     return share
+
+
+def _check_ancestors(resampling: Resampling) -> None:
+    """Refuses ancestors that do not exist, which JAX would clamp. Whatever else is wrong, and a
+    function of some other number of particles, is left to the filter."""
+    count = 32
+    log_weights = jnp.log(jnp.arange(1.0, count + 1))
+    try:
+        ancestors = jnp.asarray(resampling(jax.random.key(0), log_weights))
+    except Exception:
+        return
+    if is_traced(ancestors) or ancestors.shape != (count,):
+        return
+    low, high = np.min(ancestors), np.max(ancestors)
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"resampling: expected indices from 0 to {count - 1} for {count} particles, got "
+            f"{low if low < 0 else high}"
+        )

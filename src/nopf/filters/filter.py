@@ -1,6 +1,8 @@
 """Filter: init, step and run, the same for every filter."""
 
 import abc
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -10,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import check_key, finite_number, positive_integer
+from nopf.arguments import check_key, finite_number, positive_integer, some_key
 from nopf.compiling import is_tracing
 from nopf.filters import loop
 from nopf.filters.health import LOST, Judged, Surprise
@@ -20,7 +22,7 @@ from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel
-from nopf.steps import Step, part
+from nopf.steps import Step, check_clock, part
 
 Belief = TypeVar("Belief")
 
@@ -176,11 +178,13 @@ class Filter(eqx.Module, Generic[Belief]):
             dt = self.model.dt if time is None else time - state.time
             now = state.time + dt
             step = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
-            last, info = loop.traced_update(self, last, observation, step)
+            with _explaining(self, state):
+                last, info = loop.traced_update(self, last, observation, step)
         else:
             step, now = _next_step(self, state, time, control)
             series = jax.tree.map(lambda leaf: leaf[None], (observation, step))
-            outcome = _go_on(self, last, _steps_before(state), *series, keep=False)
+            with _explaining(self, state):
+                outcome = _go_on(self, last, _steps_before(state), *series, keep=False)
             (last, (infos, _)), before = outcome
             info = part(infos, 0)
             _raise_on_nan(self, infos, series[1])
@@ -233,7 +237,9 @@ class Filter(eqx.Module, Generic[Belief]):
         series = check_observations(self.model, ys, "time")
         start, first = float(state.time), int(state.index) + 1
         steps = _steps(self, series, times, controls, start, keep, first)
-        return _series(self, state, series, steps, keep == "particles")
+        _check_first_time("times", state, steps.dt[0], self.model.dt)
+        with _explaining(self, state):
+            return _series(self, state, series, steps, keep == "particles")
 
     def run_batch(
         self,
@@ -364,6 +370,7 @@ def _next_step(flt: Filter, state: FilterState, time: Any, control: Any) -> tupl
             f"time: expected times that do not decrease, but step {first} is at {now:.9g} "
             f"and step {first - 1} at {start:.9g}"
         )
+    _check_first_time("time", state, now - start, flt.model.dt)
     if control is not None:
         control = as_float_array(control, "control")
         if control.ndim != 1:
@@ -374,6 +381,12 @@ def _next_step(flt: Filter, state: FilterState, time: Any, control: Any) -> tupl
         if first == 1:
             flt.check_steps(steps)
     return Step(np.asarray(first, np.int32), np.asarray(now), np.asarray(now - start), control), now
+
+
+def _check_first_time(name: str, state: FilterState, length: float, dt: float) -> None:
+    """Refuses a first observation by another clock than that of a prior which is at time 0."""
+    if int(state.index) == 0 and float(state.time) == 0:
+        check_clock(name, [length], dt, "pass time= to init, the prior's time")
 
 
 def _series(flt: Filter, state: FilterState, ys: Any, steps: Step, keep: bool) -> Posterior:
@@ -491,3 +504,39 @@ def _check_state(state: Any) -> None:
         )
     if np.ndim(state.surprise.total):
         raise ValueError("state: expected that of one series, not that of run_batch")
+
+
+@contextlib.contextmanager
+def _explaining(flt: Filter, state: FilterState) -> Iterator[None]:
+    """Says so if what went wrong is that the state is one of another filter. Asked only then: to
+    look at every state takes time at every step, and JAX refuses one that does not fit."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = _why_foreign(flt, state.belief)
+        if reason is None:
+            raise
+        raise ValueError(f"state: expected one of this filter, but {reason}") from error
+
+
+def _why_foreign(flt: Filter, belief: Any) -> str | None:
+    """What is different in a belief of another filter; None if nothing is."""
+    own, _ = eqx.filter_eval_shape(loop.begin, flt, some_key())
+    if type(belief) is not type(own):
+        return f"its belief is {type(belief).__name__} and not {type(own).__name__}"
+    found, wanted = (
+        {
+            jax.tree_util.keystr(path, simple=True): jnp.shape(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # A Kalman filter needs none.
+        }
+        for tree in (belief, own)
+    )
+    for name in [*wanted, *found]:
+        if found.get(name) != wanted.get(name):
+            has, needs = (
+                f"of shape {shapes[name]}" if name in shapes else "missing"
+                for shapes in (found, wanted)
+            )
+            return f"its {name} should be {needs}, and is {has}"
+    return None

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nopf.gaussian import is_traced
+from nopf.gaussian import as_float_array, is_traced
 from nopf.model import StateSpaceModel
 from nopf.space import EXTREME_LEVEL
 
@@ -48,7 +48,7 @@ def check_observations(model: StateSpaceModel, ys: Any, *axes: str) -> Any:
 
 def check_quantiles(levels: Any) -> tuple[float, ...]:
     """The levels, if there are quantiles at them."""
-    levels = tuple(float(level) for level in np.atleast_1d(levels))
+    levels = tuple(np.atleast_1d(as_float_array(levels, "quantiles")).tolist())
     if not all(EXTREME_LEVEL <= level <= 1 - EXTREME_LEVEL for level in levels):
         raise ValueError(
             f"quantiles: expected levels from {EXTREME_LEVEL} to {1 - EXTREME_LEVEL}, got {levels}"

@@ -69,6 +69,8 @@ def choose_columns(
                 f"({', '.join(model.control_names)}), but {len(driven)} columns were named: "
                 f"{', '.join(driven)}"
             )
+    elif named.controls:
+        raise DataError(f"{where}: --controls names columns, but the model reads no step.control")
     time = named.time
     if time is None:
         free = [name for name in found if name not in (*driven, *wanted)]
