@@ -143,6 +143,7 @@ for make in [
     lambda: nopf.ParticleFilter(model, resampling="systematic"),
     lambda: nopf.simulate(model, 2.5, jax.random.key(0)),
     lambda: nopf.ParticleFilter(model).run([[0.0, 0.0]], key=jax.random.key(0), keep="all"),
+    lambda: nopf.calibration(model, 5, jax.random.key(0)),
 ]:
     try:
         make()
@@ -164,6 +165,7 @@ def test_wrong_types_are_named_without_the_type_checker_of_the_tests():
         "resampling",
         "horizon",
         "keep",
+        "flt",
     ]
     assert [line.split(":")[0] for line in lines] == names
     assert all("expected" in line and "got" in line for line in lines)
