@@ -147,6 +147,7 @@ for make in [
     lambda: nopf.ParticleFilter(model, quantiles=None),
     lambda: nopf.StudentT("4"),
     lambda: nopf.Outliers(None, None),
+    lambda: nopf.calibration(model, 5, jax.random.key(0)),
 ]:
     try:
         make()
@@ -172,6 +173,7 @@ def test_wrong_types_are_named_without_the_type_checker_of_the_tests():
         "quantiles",
         "freedom",
         "rate",
+        "flt",
     ]
     assert [line.split(":")[0] for line in lines] == names
     assert all("expected" in line and "got" in line for line in lines)

@@ -4,6 +4,9 @@ from .filters import (
     AuxiliaryFilter as AuxiliaryFilter,
 )
 from .filters import (
+    Calibration as Calibration,
+)
+from .filters import (
     EnsembleKalmanFilter as EnsembleKalmanFilter,
 )
 from .filters import (
@@ -35,6 +38,9 @@ from .filters import (
 )
 from .filters import (
     Update as Update,
+)
+from .filters import (
+    calibration as calibration,
 )
 from .filters import (
     quality as quality,

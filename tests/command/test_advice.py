@@ -17,11 +17,12 @@ QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 
 @pytest.fixture
 def no_trials(monkeypatch):
-    monkeypatch.setattr(advice, "_try", lambda model, name, *rest: Trial(name, 10.0, 5.0, 1.0))
+    monkeypatch.setattr(advice, "set_up", lambda *_: None)
+    monkeypatch.setattr(advice, "_try", lambda flt, name, *rest: Trial(name, 10.0, 5.0, 1.0))
 
 
 def problems(**changes):
-    report, _ = check(models.unicycle(**changes), 20, 50, 0, recipe=QUICK)
+    report, *_ = check(models.unicycle(**changes), 20, 50, 0, recipe=QUICK)
     return " | ".join(report.problems)
 
 
@@ -86,6 +87,46 @@ def test_check_prints_what_it_found(no_trials, tmp_path):
     assert plot.stat().st_size > 1000
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert json.loads(done.stdout)["advice"].startswith("Use the Kalman filter")
+
+
+def test_check_says_whether_a_filter_is_calibrated(tmp_path):
+    """One that is exact, and one with ten particles, which is too certain."""
+    plot = tmp_path / "ranks.svg"
+    few = ["check", "sensor-bias", "--calibration", "--horizon", "5", "--series", "100"]
+    done = CliRunner().invoke(app, [*few, "--filter", "kf", "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count(" calibrated\n") == 3
+    assert "Nothing is wrong with it, as far as 100 series can tell." in done.stdout
+    assert "<svg" in plot.read_text()
+    few += ["--filter", "bpf", "--particles", "10"]
+    done = CliRunner().invoke(app, few)
+    assert done.exit_code == 0, done.output
+    assert "NOT CALIBRATED in position, velocity, bias: " in done.stdout
+    done = CliRunner().invoke(app, [*few, "--json"])
+    found = json.loads(done.stdout)["calibration"]
+    assert (found["filter"], found["particles"], found["series"]) == ("bpf", 10, 100)
+    assert list(found["states"]) == ["position", "velocity", "bias"]
+    for state in found["states"].values():
+        assert state["verdict"].startswith("too certain")
+        assert sum(state["histogram"]) == 100
+        assert state["p_value"] < 1e-3
+        assert state["coverage"] < 0.8
+        assert not state["is_calibrated"]
+
+
+def test_check_calibrates_the_filter_that_it_advises(monkeypatch):
+    monkeypatch.setattr(advice, "CANDIDATES", ("kf",))
+    arguments = ["check", "sensor-bias", "--calibration", "--horizon", "5", "--series", "100"]
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["advised"] == found["calibration"]["filter"] == "kf"
+
+
+def test_check_has_a_filter_for_its_calibration_only():
+    done = CliRunner().invoke(app, ["check", "sensor-bias", "--filter", "bpf"])
+    assert done.exit_code == 2
+    assert "goes with --calibration only" in done.output
 
 
 @pytest.mark.slow

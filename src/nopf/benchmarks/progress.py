@@ -1,4 +1,4 @@
-"""The progress bar of a benchmark run: on a terminal only."""
+"""The progress bar of what is counted: on a terminal only."""
 
 import sys
 from typing import Any
@@ -7,12 +7,17 @@ import rich.progress
 from rich.console import Console
 
 
-class Cells:
-    """Shows cells done and time left. Starts when first told something: training has its own."""
+class Counted:
+    """Shows how many are done, and the time left. Starts when first told something: training has
+    its own.
 
-    def __init__(self) -> None:
+    Args:
+        what: is counted.
+    """
+
+    def __init__(self, what: str):
         self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("cells"),
+            rich.progress.TextColumn(what),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
@@ -22,7 +27,7 @@ class Cells:
         )
         self._task: rich.progress.TaskID | None = None
 
-    def __enter__(self) -> "Cells":
+    def __enter__(self) -> "Counted":
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from nopf import metrics
 from nopf.catalogue import CATALOGUE, make_filter
-from nopf.filters import KalmanFilter
+from nopf.filters import Filter, KalmanFilter
 from nopf.marginal import MarginalisedModel
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
@@ -61,6 +61,7 @@ class Report:
         particles: how many the trials used.
         trials: of filters that apply.
         advice: which filter to use, and why.
+        advised: its short name; None if none can be used.
     """
 
     findings: list[str]
@@ -68,6 +69,7 @@ class Report:
     particles: int
     trials: list[Trial]
     advice: str
+    advised: str | None
 
 
 def check(
@@ -77,8 +79,8 @@ def check(
     seed: int,
     controls: Any = None,
     recipe: Recipe | None = None,
-) -> tuple[Report, Trajectories]:
-    """Simulates a model, looks for mistakes, tries filters.
+) -> tuple[Report, Trajectories, Filter | None]:
+    """Simulates a model, looks for mistakes, tries filters; hands back the one that it advises.
 
     Args:
         model: the model.
@@ -99,40 +101,82 @@ def check(
     linear, solvable = _linear(model)
     findings.append(linear)
     trials: list[Trial] = []
+    filters: dict[str, Filter] = {}
     for name in CANDIDATES:
         if CATALOGUE[name].marginal and not solvable:
             continue  # as said already
         if name == "nopf" and trials and trials[0].ess is None:
             break  # Nothing is better than exact.
         try:
-            trials.append(_try(model, name, paths, controls, particles, train_key, run_key, recipe))
+            started = time.perf_counter()
+            flt = set_up(model, name, particles, horizon, train_key, controls, recipe)
+            learned = CATALOGUE[name].recipe is not None
+            seconds = time.perf_counter() - started if learned else None
+            trials.append(_try(flt, name, paths, controls, run_key, seconds))
+            filters[name] = flt
         except FloatingPointError as error:
             problems.append(f"{name}: {error}")
         except ValueError as error:
             reason = str(error).removeprefix("model: ").removeprefix("proposal: ")
             findings.append(f"{name} does not apply: {reason}")
-    return Report(findings, problems, particles, trials, advise(trials)), paths
+    best = best_of(trials)
+    advised = None if best is None else best.name
+    report = Report(findings, problems, particles, trials, advise(trials), advised)
+    return report, paths, filters.get(advised or "")
+
+
+def best_of(trials: list[Trial]) -> Trial | None:
+    """The filter whose means are worth the most draws for the time; an exact one if there is."""
+    by_name = {trial.name: trial for trial in trials}
+    best = by_name.get("kf") or by_name.get("bpf")
+    if best is None or best.name == "kf":
+        return best
+    # From the simplest to the least simple; each has to be clearly better than those before it.
+    for name in ("lpf", "mlpf", "nopf"):
+        if name in by_name and by_name[name].rate > CLEARLY * best.rate:
+            best = by_name[name]
+    return best
+
+
+def set_up(
+    model: StateSpaceModel,
+    name: str,
+    particles: int,
+    horizon: int,
+    key: Any,
+    controls: Any = None,
+    recipe: Recipe | None = None,
+) -> Filter:
+    """A filter by its short name; its proposal is trained now if it needs one.
+
+    Args:
+        model: the model.
+        name: of the filter.
+        particles: how many.
+        horizon: steps of a trajectory that training simulates.
+        key: of training.
+        controls: `(horizon, u)` for models that read them.
+        recipe: of training.
+    """
+    listing, proposal = CATALOGUE[name], None
+    if listing.recipe is not None:
+        proposal = train(listing.of(model), horizon, key, recipe=recipe, controls=controls)
+    return make_filter(name, model, particles, proposal=proposal)
 
 
 def advise(trials: list[Trial]) -> str:
-    """Which filter to use, and why: the one whose means are worth the most draws for the time."""
-    by_name = {trial.name: trial for trial in trials}
-    if "kf" in by_name:
+    """Which filter to use, and why, in words."""
+    best = best_of(trials)
+    if best is None:
+        return "Mend the problems first: not even the bootstrap filter runs."
+    if best.name == "kf":
         return (
             "Use the Kalman filter (--filter kf): the model is linear with Gaussian noise, so it "
             "is exact, and no particles are needed."
         )
-    if "bpf" not in by_name:
-        return "Mend the problems first: not even the bootstrap filter runs."
-    blind = by_name["bpf"]
-    # From the simplest to the least simple; each has to be clearly better than those before it.
-    best = blind
-    for name in ("lpf", "mlpf", "nopf"):
-        if name in by_name and by_name[name].rate > CLEARLY * best.rate:
-            best = by_name[name]
     others = [trial for trial in trials if trial is not best]
-    if best is blind:
-        rivals = ", ".join(f"{_ratio(t, blind)} for {t.name}" for t in others)
+    if best.name == "bpf":
+        rivals = ", ".join(f"{_ratio(t, best)} for {t.name}" for t in others)
         return (
             "Use the bootstrap filter (--filter bpf): none of the others gives means that are "
             "clearly better for the time"
@@ -277,23 +321,14 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
 
 
 def _try(
-    model: StateSpaceModel,
+    flt: Filter,
     name: str,
     paths: Trajectories,
     controls: Any,
-    particles: int,
-    train_key: Any,
     run_key: Any,
-    recipe: Recipe | None,
+    training: float | None,
 ) -> Trial:
     """Runs a filter again and again on one of the trajectories."""
-    proposal, seconds = None, None
-    if name == "nopf":
-        started = time.perf_counter()
-        horizon = paths.states.shape[1]
-        proposal = train(model, horizon, train_key, recipe=recipe, controls=controls)
-        seconds = time.perf_counter() - started
-    flt = make_filter(name, model, particles, proposal=proposal)
     ys = paths.observations[0]
     jax.block_until_ready(flt.run(ys, key=run_key, controls=controls).mean)
     runs, times = [], []
@@ -304,8 +339,8 @@ def _try(
     # The fastest: what disturbs a measurement makes it longer.
     milliseconds = 1e3 * min(times) / len(ys)
     if runs[0].ess is None:
-        return Trial(name, None, None, milliseconds, seconds)
+        return Trial(name, None, None, milliseconds, training)
     means, stds = (np.stack([getattr(run, part) for run in runs]) for part in ("mean", "std"))
-    worth = float(np.median(metrics.draws(model.space, means, stds)[1:]))
+    worth = float(np.median(metrics.draws(flt.model.space, means, stds)[1:]))
     ess = float(np.mean([run.ess.mean() for run in runs]))
-    return Trial(name, ess, worth, milliseconds, seconds)
+    return Trial(name, ess, worth, milliseconds, training)

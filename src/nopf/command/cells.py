@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.progress import Cells
+from nopf.benchmarks.progress import Counted
 from nopf.benchmarks.results import Results, ResultsError
 from nopf.benchmarks.runner import plan, run
 from nopf.benchmarks.tables import Table
@@ -60,7 +60,7 @@ def run_cells(request: Request) -> Ran:
         results.prepare()
         for name in chosen:
             results.rows(name)  # Whoever has a damaged file shall not learn it after hours.
-        with Cells() as tell:
+        with Counted("cells") as tell:
             _, failures = run(
                 results, cells, workers=request.workers, cluster=request.cluster, tell=tell
             )

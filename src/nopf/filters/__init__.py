@@ -1,6 +1,8 @@
 """Filters: one file each."""
 
 from nopf.filters.auxiliary import AuxiliaryFilter as AuxiliaryFilter
+from nopf.filters.calibration import Calibration as Calibration
+from nopf.filters.calibration import calibration as calibration
 from nopf.filters.ensemble_kalman import EnsembleKalmanFilter as EnsembleKalmanFilter
 from nopf.filters.filter import Filter as Filter
 from nopf.filters.filter import FilterState as FilterState

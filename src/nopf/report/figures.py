@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import scipy.stats
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -16,7 +17,7 @@ from nopf.benchmarks.results import METRICS, Row, Trace
 from nopf.benchmarks.tables import TARGET, TITLES, Table, words_of
 from nopf.catalogue import COLOURS, LABELS, NAMES
 from nopf.files import write_whole
-from nopf.filters import Posterior
+from nopf.filters import Calibration, Posterior
 from nopf.model import StateSpaceModel
 from nopf.report.numbers import (
     LOGARITHMIC,
@@ -97,6 +98,38 @@ def trajectory_figure(model: StateSpaceModel, paths: Trajectories) -> Figure:
             panel.plot(paths.steps.time, values[:5, :, r].T, lw=1)
             panel.set_ylabel(names[r])
         panels[len(names) - 1, c].set_xlabel("time")
+    return figure
+
+
+def calibration_figure(found: Calibration) -> Figure:
+    """How often the truth has a rank in each tenth, by state, and how often it should have."""
+    names, counts = found.state_names, found.histogram
+    series, bins = len(found.ranks), len(counts)
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure, panels = _panels(rows, columns, 2.6 * columns + 0.6, 2.3 * rows + 1.0, sharey=True)
+    low, high = scipy.stats.binom(series, 1 / bins).ppf([0.005, 0.995])
+    places = (np.arange(bins) + 0.5) * 100 / bins
+    for i, panel in enumerate(panels.flat):
+        if i >= len(names):
+            panel.set_axis_off()
+            continue
+        good, word = found.is_calibrated[i], found.verdicts[i].partition(":")[0]
+        colour = COLOURS["nopf" if good else "bpf"]
+        panel.axhspan(low, high, color="0.5", alpha=0.25, lw=0)
+        panel.axhline(series / bins, color="0.35", lw=1)
+        panel.bar(places, counts[:, i], 0.9 * 100 / bins, color=colour, alpha=0.75)
+        panel.set_title(f"{names[i]}: {word}", fontsize=10, color="black" if good else colour)
+        panel.set_xlim(0, 100)
+        panel.set_xticks([0, 50, 100])
+        panel.set_axisbelow(True)
+        if i % columns == 0:
+            panel.set_ylabel("series")
+        if i + columns >= len(names):
+            panel.set_xlabel("rank of the truth [%]")
+    band = mpl.patches.Patch(color="0.5", alpha=0.25, lw=0)
+    words = "of a calibrated filter 99 % of the bars end in this band"
+    figure.legend([band], [words], loc="outside lower center", fontsize=9)
     return figure
 
 
