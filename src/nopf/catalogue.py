@@ -247,6 +247,7 @@ def make_filter(
     *,
     tuning: Tuning = USUAL,
     proposal: NeuralProposal | None = None,
+    recover: float = 0.0,
 ) -> Filter:
     """A filter by its short name.
 
@@ -256,6 +257,7 @@ def make_filter(
         particles: how many.
         tuning: what else it is set up with.
         proposal: the trained one, for the filters that use one.
+        recover: share of the particles that is drawn anew when the filter is lost.
 
     Raises:
         ValueError: if the name is unknown, or if the filter does not fit the model.
@@ -265,4 +267,9 @@ def make_filter(
     listing = CATALOGUE[name]
     if listing.recipe is not None and proposal is None:
         raise ValueError(f"filter: {name} needs a trained proposal; train one with nopf.train")
-    return listing.make(listing.of(model), particles, tuning, proposal)
+    flt = listing.make(listing.of(model), particles, tuning, proposal)
+    if not recover:
+        return flt
+    if not isinstance(flt, ParticleFilter | AuxiliaryFilter):
+        raise ValueError(f"recover: {name} has no weighted particles that could be drawn anew")
+    return dataclasses.replace(flt, recover=recover)

@@ -34,7 +34,7 @@ def test_estimates_are_the_filters(folder):
     lines = (folder / "out.csv").read_text().splitlines()
     names = lines[0].split(",")
     assert names[:6] == ["time", "place_mean", "place_std", "place_q05", "place_q50", "place_q95"]
-    assert names[-4:] == ["ess", "log_evidence", "p_value", "drift"]
+    assert names[-5:] == ["nominal_p_value", "ess", "log_evidence", "p_value", "drift"]
     assert names.index("place_error") == 11
     table = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
     recording = read_recording(folder / "run.csv", model)
@@ -54,6 +54,40 @@ def test_estimates_are_the_filters(folder):
     page = (folder / "p.html").read_text()
     assert "<h1>Estimates</h1>" in page
     assert "src=" not in page.split("<script")[0]
+
+
+def test_start_is_the_time_of_the_prior(folder):
+    model = recordings.model()
+    command = ("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "bpf")
+    done = invoke(*command, "--particles", 200, "--start", 8.0, "--list-warnings")
+    assert done.exit_code == 0, done.output
+    recording = read_recording(folder / "run.csv", model)
+    posterior = nopf.ParticleFilter(model, None, 200).run(
+        recording.observations,
+        key=jax.random.key(0),
+        times=recording.times,
+        controls=recording.controls,
+        start=8.0,
+    )
+    cells = [line.split(",") for line in done.stdout.splitlines()]
+    found = [float(row[cells[0].index("place_mean")]) for row in cells[1:]]
+    np.testing.assert_allclose(found, posterior.mean[:, 0], rtol=1e-5)
+    live = stream(folder, GOOD, "-", "--filter", "bpf", "--start", 8.0)
+    assert live.stdout == done.stdout
+    late = invoke(*command, "--start", 11)
+    assert late.exit_code == 2
+    assert "expected a time up to that of the first row (10)" in " ".join(late.output.split())
+    (folder / "bare.csv").write_text("gps,speed\n1.0,0.5\n")
+    bare = invoke(*command[:3], folder / "bare.csv", *command[4:], "--start", 1)
+    assert bare.exit_code == 2
+
+
+def test_recover_is_for_particles(folder):
+    command = ("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv")
+    done = invoke(*command, "--filter", "enkf", "--recover", 0.1)
+    assert done.exit_code == 2
+    assert "no weighted particles" in " ".join(done.output.split())
+    assert invoke(*command, "--filter", "bpf", "--recover", 0.1).exit_code == 0
 
 
 def stream(folder, text, *more):

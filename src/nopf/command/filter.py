@@ -43,10 +43,10 @@ from nopf.recording import (
     live_rows,
     oddities,
     proposal_for,
+    start_time,
     write_estimates,
 )
 
-MOST_SAID = 10  # warnings that a terminal gets
 # Training by the published recipe is for the benchmarks.
 FILTERS = tuple(name for name, listing in CATALOGUE.items() if listing.recipe != "paper")
 
@@ -60,6 +60,21 @@ Data = Annotated[str | None, typer.Option(help="The recording: CSV, gzipped CSV 
 Learned = Annotated[Path | None, typer.Option(help="From nopf train; trained now if left out.")]
 Short = Annotated[str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}.")]
 Particles = Annotated[int, typer.Option(min=2, help="How many.")]
+Start = Annotated[
+    float | None, typer.Option(help="The prior's time; one dt of the model before the first row.")
+]
+Recover = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1.0, help="Share of the particles drawn anew from the prior when it is lost."
+    ),
+]
+ListWarnings = Annotated[
+    bool,
+    typer.Option(
+        "--list-warnings", help="List each time a trouble began, not a line for each kind."
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option(help="Estimates: .csv or .parquet; standard output if left out.")
 ]
@@ -87,6 +102,8 @@ class Request:
         particles: how many.
         proposal: the trained one that was given.
         seed: of everything random.
+        start: the prior's time.
+        recover: share of the particles that is drawn anew when the filter is lost.
     """
 
     source: str
@@ -96,6 +113,8 @@ class Request:
     particles: int
     proposal: NeuralProposal | None
     seed: int
+    start: float | None
+    recover: float
 
     def make_filter(self, recording: Recording | None) -> Filter:
         """The filter; its proposal is trained now if it needs one and none was given."""
@@ -110,9 +129,12 @@ class Request:
                 where = "" if self.source == "-" else f"{self.source}: "
                 raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
         try:
-            return make_filter(self.short, self.model, self.particles, proposal=proposal)
+            return make_filter(
+                self.short, self.model, self.particles, proposal=proposal, recover=self.recover
+            )
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--filter") from None
+            hint = "--recover" if str(error).startswith("recover:") else "--filter"
+            raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
 def filter_command(
@@ -127,6 +149,9 @@ def filter_command(
     time_column: TimeColumn = None,
     controls: ControlColumns = None,
     observations: ObservationColumns = None,
+    start: Start = None,
+    recover: Recover = 0.0,
+    list_warnings: ListWarnings = False,
     seed: Seed = 0,
     form: Form = None,
     skip_bad: SkipBad = False,
@@ -134,7 +159,7 @@ def filter_command(
 ) -> None:
     """Estimates the states behind a recording, or a live stream, with a model.
 
-    Empty cells are missing observations. The prior is one dt of the model before the first row.
+    Empty cells are missing observations.
     Estimates are mean, standard deviation and quantiles of each state, the effective sample size,
     the log-evidence, and how well the model explains the data; warnings come in plain words.
     """
@@ -143,7 +168,7 @@ def filter_command(
     model = load(target).model
     columns = named_columns(time_column, controls, observations)
     given = _given(proposal, short, model)
-    request = Request(source, model, columns, short, particles, given, seed)
+    request = Request(source, model, columns, short, particles, given, seed, start, recover)
     if source == "-":
         if form not in (None, "csv", "json"):
             raise typer.BadParameter(f"expected csv or json, got {form!r}", param_hint="--format")
@@ -164,7 +189,7 @@ def filter_command(
         raise typer.BadParameter(
             "standard output has the estimates; name a file", param_hint="--out"
         )
-    _filter_recording(request, out, plot, as_json)
+    _filter_recording(request, out, plot, as_json, list_warnings)
 
 
 def _source(stream: str | None, data: str | None) -> str:
@@ -199,10 +224,17 @@ def _check_out(out: Path | None, source: str) -> None:
         )
 
 
-def _filter_recording(request: Request, out: Path | None, plot: Path | None, as_json: bool) -> None:
+def _filter_recording(
+    request: Request, out: Path | None, plot: Path | None, as_json: bool, list_warnings: bool
+) -> None:
     """Estimates to a file or standard output, then warnings, a picture and a summary."""
     model = request.model
     recording = recording_of(Path(request.source), model, request.columns)
+    first = None if recording.times is None else float(recording.times[0])
+    try:
+        recording = recording._replace(start=start_time(model, first, request.start))
+    except DataError as error:
+        raise typer.BadParameter(f"{request.source}: {error}", param_hint="--start") from None
     if recording.times is None:
         say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
     for message in oddities(model, recording):
@@ -218,11 +250,9 @@ def _filter_recording(request: Request, out: Path | None, plot: Path | None, as_
         print(csv_table(names, rows), end="")
     else:
         write_estimates(out, names, rows)
-    warnings = posterior.warnings()
-    for message in warnings[:MOST_SAID]:
+    warnings = posterior.warnings(every=list_warnings)
+    for message in warnings:
         say(message)
-    if len(warnings) > MOST_SAID:
-        say(f"{len(warnings) - MOST_SAID} more warnings like these; --json has them all")
     if plot is not None:
         _draw(posterior, request.particles, plot)
     if out is not None:
@@ -284,7 +314,7 @@ def _filter_stream(request: Request, form: str | None, skip_bad: bool) -> None:
         outgoing = form or incoming
         if outgoing == "csv":
             print(csv_header(names), flush=True)
-        for values in filter_live(flt, rows, request.seed, say):
+        for values in filter_live(flt, rows, request.seed, say, request.start):
             line = format_csv(values) if outgoing == "csv" else format_json(names, values)
             print(line, flush=True)
     except (DataError, UnicodeDecodeError) as error:

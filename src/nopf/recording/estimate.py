@@ -5,23 +5,37 @@ import numpy as np
 
 from nopf.filters import Filter, Posterior
 from nopf.model import StateSpaceModel
+from nopf.recording.columns import DataError
 from nopf.recording.reading import Recording
 
 
-def start_time(model: StateSpaceModel, first: float | None) -> float | None:
-    """The prior's time: one `dt` before the first observation."""
-    return None if first is None else first - model.dt
+def start_time(
+    model: StateSpaceModel, first: float | None, given: float | None = None
+) -> float | None:
+    """The prior's time: what was `given`, or one `dt` before the first observation.
+
+    Raises:
+        DataError: if that is later than the first observation, or there are no times.
+    """
+    if given is None:
+        return None if first is None else first - model.dt
+    if first is None:
+        raise DataError("start: needs a column of times")
+    if not given <= first:
+        raise DataError(f"start: expected a time up to that of the first row ({first:.12g})")
+    return given
 
 
 def filter_recording(flt: Filter, recording: Recording, seed: int) -> Posterior:
     """The posterior of a whole recording."""
     times = recording.times
+    first = None if times is None else float(times[0])
     return flt.run(
         recording.observations,
         key=jax.random.key(seed),
         times=times,
         controls=recording.controls,
-        start=None if times is None else start_time(flt.model, float(times[0])),
+        start=start_time(flt.model, first, recording.start),
     )
 
 

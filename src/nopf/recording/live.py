@@ -31,13 +31,25 @@ def live_rows(
 
 
 def filter_live(
-    flt: Filter, rows: Iterator[Row], seed: int, warn: Callable[[str], None]
+    flt: Filter,
+    rows: Iterator[Row],
+    seed: int,
+    warn: Callable[[str], None],
+    start: float | None = None,
 ) -> Iterator[np.ndarray]:
-    """Estimates, one for each row as it comes. Memory does not grow."""
+    """Estimates, one for each row as it comes. Memory does not grow.
+
+    Args:
+        flt: the filter.
+        rows: as they come.
+        seed: of everything random.
+        warn: is told what is wrong.
+        start: the prior's time; one `dt` before the first row if left out.
+    """
     monitor, state = flt.monitor(), None
     for row in rows:
         if state is None:
-            begin = start_time(flt.model, row.time)
+            begin = start_time(flt.model, row.time, start)
             state = flt.init(jax.random.key(seed), time=0.0 if begin is None else begin)
         state, info = flt.step(state, row.observation, time=row.time, control=row.control)
         info = jax.device_get(info)

@@ -79,7 +79,7 @@ def imitation(model: StateSpaceModel, recording: Recording) -> Series:
         horizon,
         times=None if times is None else times[:horizon],
         controls=None if controls is None else controls[:horizon],
-        start=None if times is None else start_time(model, float(times[0])),
+        start=start_time(model, None if times is None else float(times[0]), recording.start),
         missing=missing if missing.any() else None,
     )
 

@@ -36,11 +36,13 @@ class Recording(NamedTuple):
         observations: `(T, m)`, NaN where a cell is empty.
         times: `(T,)`, or None if there is no column of times.
         controls: `(T, u)`, or None.
+        start: the prior's time; one `dt` of the model before the first row if None.
     """
 
     observations: np.ndarray
     times: np.ndarray | None
     controls: np.ndarray | None
+    start: float | None = None
 
 
 class Row(NamedTuple):

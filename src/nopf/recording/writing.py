@@ -18,7 +18,8 @@ def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[
     parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
     states = [f"{name}_{part}" for name in state_names for part in parts]
     errors = [f"{name}_error" for name in state_names]
-    return ["time", *states, *errors, "ess", "log_evidence", "p_value", "drift"]
+    signs = ["nominal_p_value", "ess", "log_evidence", "p_value", "drift"]
+    return ["time", *states, *errors, *signs]
 
 
 def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
@@ -32,9 +33,10 @@ def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
     states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
     nothing = np.full(len(times), np.nan)
     ess = nothing if found.ess is None else found.ess
-    signs = [ess, found.log_evidence_increment, found.p_value, found.drift]
+    by_step = [found.nominal_p_value, ess, found.log_evidence_increment]
+    by_step += [found.p_value, found.drift]
     by_state = np.swapaxes(states, 1, 2).reshape(len(times), -1)
-    columns = [times, *by_state.T, *np.asarray(found.error).T, *signs]
+    columns = [times, *by_state.T, *np.asarray(found.error).T, *by_step]
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 

@@ -38,8 +38,10 @@ def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
         particles: how many the filter had.
     """
     levels = posterior.quantile_levels
-    said = "".join(f"<li>{html.escape(message)}</li>" for message in posterior.warnings())
-    warnings = f"<ul>{said}</ul>" if said else "<p>No warnings.</p>"
+    summed_up, every = posterior.warnings(), posterior.warnings(every=True)
+    warnings = _list(summed_up) if every else "<p>No warnings.</p>"
+    if len(every) > len(summed_up):
+        warnings += f"<details><summary>All {len(every)}</summary>{_list(every)}</details>"
     summary = f"{len(posterior.times)} steps, log-evidence {float(posterior.log_evidence):.2f}"
     if posterior.ess is not None:
         summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
@@ -49,13 +51,26 @@ def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
 <p>{summary}. Draws tell how many independent draws of the posterior would give as good a mean of
 the least known state: by n draws it may be off by 1/√n of its standard deviation. The ESS is how
 many particles count at that step alone. The p-value says how surprising an
-observation was, the drift whether the last twenty or so were too surprising: beyond the dotted
-lines the model is wrong. Lines are means, bands hold
+observation was{_tails(posterior)}; the drift, whether the last twenty or so were too surprising:
+beyond the dotted lines the model is wrong. Lines are means, bands hold
 {100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
 {warnings}
 {_plot(posterior)}
 <script>{INK}</script>"""
     return document("nopf: estimates", body)
+
+
+def _list(messages: list[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(message)}</li>' for message in messages)}</ul>"
+
+
+def _tails(posterior: Posterior) -> str:
+    if posterior.tails is None:
+        return ""
+    return (
+        " to the model with its heavy tails; in colour, to the same model without them, which is "
+        "what tells outliers"
+    )
 
 
 def _plot(posterior: Posterior) -> str:
@@ -86,6 +101,9 @@ def _plot(posterior: Posterior) -> str:
         _add(figure, i + 1, time, mean[:, i], line_color=COLOUR)
     for row, values in enumerate(signs.values(), len(names) + 1):
         _add(figure, row, time, np.asarray(values, np.float64), line_color="#777777")
+    if posterior.tails is not None:
+        nominal = np.asarray(posterior.nominal_p_value, np.float64)
+        _add(figure, titles.index("p-value") + 1, time, nominal, line_color=COLOUR, line_width=1)
     nothing = "rgba(0,0,0,0)"
     figure.update_layout(
         height=190 * len(titles) + 80,
