@@ -10,6 +10,7 @@ step, since filters of one series share their particles).
 
 import argparse
 import collections
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ WARNINGS = {  # What is counted, and the words that tell it
 }
 
 
-def walk(**observation) -> nopf.StateSpaceModel:
+def walk(**observation: Any) -> nopf.StateSpaceModel:
     """Seen in one way or another."""
     return nopf.StateSpaceModel(
         prior=nopf.Gaussian([0.0], [1.0]),
@@ -78,7 +79,7 @@ def counts_and_values() -> nopf.StateSpaceModel:
     )
 
 
-def values(**robust) -> nopf.StateSpaceModel:
+def values(**robust: Any) -> nopf.StateSpaceModel:
     """The state itself, with noise."""
     return walk(observation=lambda x, step: x, observation_noise=[0.5], **robust)
 
@@ -110,7 +111,7 @@ def main() -> None:
         flt = nopf.ParticleFilter(model, particles=options.particles)
         posterior = flt.run_batch(data.observations, key=keys[1])
         info = jax.tree.map(np.asarray, posterior.info)
-        begun = collections.Counter()
+        begun: collections.Counter[str] = collections.Counter()
         for series in range(options.series):
             monitor = flt.monitor()
             for step in range(options.steps):
