@@ -75,8 +75,8 @@ def test_code_in_documents_runs(document, language, tmp_path):
 
 
 def test_several_sensors():
-    """What the documentation says the example prints, up to rounding on another machine: that decides
-    whether a mean just falls below the number of draws that are warned of."""
+    """What the documentation says the example prints, up to rounding on another machine: by that a
+    mean may just fall below the number of draws that are warned of."""
     done = run("examples/several_sensors.py")
     assert done.returncode == 0, done.stderr
     written = (ROOT / "docs/figures/several_sensors.txt").read_text().splitlines()
