@@ -5,6 +5,7 @@ are fixed.
 """
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.benchmarks import BENCHMARKS
 from nopf.filters.calibration import DRAWS
 from tests import models
 
@@ -131,6 +133,46 @@ def test_angles_controls_and_states_that_are_known_exactly():
     flt = nopf.ParticleFilter(controlled(), None, 1000, quantiles=(), health=False)
     found = nopf.calibration(flt, 8, jax.random.key(1), series=250, controls=CONTROLS)
     assert_uniform(found)
+
+
+HIDDEN = np.zeros((8, 2), bool)
+HIDDEN[::2, 0] = HIDDEN[3:5] = True
+ODD_MODELS = {
+    "controls": (controlled(), {"controls": CONTROLS}),
+    "missing": (models.unicycle(), {"missing": HIDDEN}),
+    "robust": (models.unicycle(robust=nopf.StudentT(3.0)), {}),
+}
+PROPOSALS = {
+    "bpf": (nopf.ParticleFilter, None),
+    "lpf": (nopf.ParticleFilter, nopf.LinearisedProposal()),
+    "alpf": (nopf.AuxiliaryFilter, nopf.LinearisedProposal()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("short", PROPOSALS)
+@pytest.mark.parametrize("name", ODD_MODELS)
+def test_filters_are_calibrated(name, short):
+    (model, given), (kind, proposal) = ODD_MODELS[name], PROPOSALS[short]
+    flt = kind(model, proposal, 1000, quantiles=(), health=False)
+    assert_uniform(nopf.calibration(flt, 8, jax.random.key(2), series=200, **given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("short", ["bpf", "lpf", "alpf", "mlpf", "nopf"])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_filters_are_calibrated_on_the_benchmarks(name, short):
+    """Over so few steps 2000 particles are enough for the bootstrap filter, too."""
+    benchmark, proposal = BENCHMARKS[name], None
+    if short == "nopf":  # However good it is, the weights make the answer right.
+        recipe = nopf.Recipe(steps=50)
+        with warnings.catch_warnings(action="ignore"):  # that training was brief
+            proposal = nopf.train(benchmark.model, 10, jax.random.key(0), recipe=recipe)
+    try:
+        flt = benchmark.make_filter(short, 2000, proposal)
+    except ValueError as error:
+        pytest.skip(f"does not apply: {error}")
+    assert_uniform(nopf.calibration(flt, 10, jax.random.key(3), series=150))
 
 
 @pytest.mark.parametrize(
