@@ -58,7 +58,14 @@ def test_estimates_are_the_filters(folder):
 
 def test_start_is_the_time_of_the_prior(folder):
     model = recordings.model()
-    command = ("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "bpf")
+    command = (
+        "filter",
+        f"{folder}/robot.py:model",
+        "--data",
+        folder / "run.csv",
+        "--filter",
+        "bpf",
+    )
     done = invoke(*command, "--particles", 200, "--start", 8.0, "--list-warnings")
     assert done.exit_code == 0, done.output
     recording = read_recording(folder / "run.csv", model)

@@ -19,6 +19,7 @@ from nopf.filters.health import LOST, Judged, Surprise
 from nopf.filters.inputs import check_observations
 from nopf.filters.monitor import Monitor
 from nopf.filters.posterior import Info, Posterior, check_one_series
+from nopf.filters.precision import warn_if_too_coarse
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel
@@ -181,6 +182,8 @@ class Filter(eqx.Module, Generic[Belief]):
             with _explaining(self, state):
                 last, info = loop.traced_update(self, last, observation, step)
         else:
+            if state.index == 0:  # of a stream only the first: to look takes time
+                warn_if_too_coarse(self.model, observation)
             step, now = _next_step(self, state, time, control)
             series = jax.tree.map(lambda leaf: leaf[None], (observation, step))
             with _explaining(self, state):
@@ -211,6 +214,7 @@ class Filter(eqx.Module, Generic[Belief]):
             keep: "particles" to keep the weighted particles of every step.
         """
         series = check_observations(self.model, ys, "time")
+        warn_if_too_coarse(self.model, series)
         steps = _steps(self, series, times, controls, start, keep)
         if not is_tracing():
             loop.compile_at_once(self, _key(key), series, steps, keep == "particles")
@@ -261,6 +265,7 @@ class Filter(eqx.Module, Generic[Belief]):
             ys: `(B, T, m)` observations.
         """
         series = check_observations(self.model, ys, "series", "time")
+        warn_if_too_coarse(self.model, series)
         steps = _steps(self, series, times, controls, start, keep)
         if self.over is not None and series.shape[0] % self.over[0].size:
             raise ValueError(
