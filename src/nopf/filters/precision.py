@@ -11,6 +11,7 @@ import numpy as np
 from nopf.gaussian import Gaussian, GaussianMixture, is_traced
 from nopf.model import StateSpaceModel
 from nopf.noise import Noise
+from nopf.space import Space
 
 # A number is rounded by up to half a spacing, 0.3 spacings or so. With noise of eight spacings that
 # is 0.04 of a standard deviation: posterior standard deviations are right to half a percent, and
@@ -28,12 +29,14 @@ class Scale(NamedTuple):
         name: of the state or the observation.
         value: where it is.
         std: its standard deviation.
+        origin: whether the value is counted from the model's origin.
     """
 
     argument: str
     name: str
     value: float
     std: float
+    origin: bool
 
     @property
     def spacing(self) -> float:
@@ -70,11 +73,12 @@ def _message(lost: list[Scale]) -> str:
         ", or compute in double precision: nopf filter --double, or "
         'jax.config.update("jax_enable_x64", True) before all else'
     )
+    place = f"{worst.value:.9g}{' from its origin' if worst.origin else ''}"
     return (
         f"{worst.argument}: the standard deviation {worst.std:.3g} of {worst.name} is hardly "
-        f"resolved at {worst.value:.9g}, where numbers in {'single' if single else 'double'} "
-        f"precision are {worst.spacing:.3g} apart{also}: estimates and evidence may be wrong. "
-        f"Count from a place near the data with origin= in the model{double if single else ''}"
+        f"resolved at {place}, where numbers in {'single' if single else 'double'} precision are "
+        f"{worst.spacing:.3g} apart{also}: estimates and evidence may be wrong. Count from a place "
+        f"near the data with origin= in the model{double if single else ''}"
     )
 
 
@@ -92,7 +96,7 @@ def _of_states(model: StateSpaceModel) -> Iterator[Scale]:
         # Noise that is added right away drowns a prior that is too sharp: it is no harm by itself.
         known = np.hypot(_std(factor), moved)
         for argument, stds in [("prior", known), ("process_noise", moved)]:
-            for each in zip(model.state_names, mean, stds, strict=True):
+            for each in zip(model.state_names, mean, stds, _counted(model.space), strict=True):
                 yield Scale(argument, *each)
 
 
@@ -101,8 +105,14 @@ def _of_observations(model: StateSpaceModel, ys: Any) -> Iterator[Scale]:
     rows = np.abs(np.asarray(ys)).reshape(-1, np.shape(ys)[-1])
     largest = np.max(rows, axis=0, initial=0, where=~np.isnan(rows))
     stds = _stds(model, model.observation_noise, None)
-    for each in zip(model.observation_names, largest, stds, strict=True):
+    counted = _counted(model.observation_space)
+    for each in zip(model.observation_names, largest, stds, counted, strict=True):
         yield Scale("observation_noise", *each)
+
+
+def _counted(space: Space) -> tuple[bool, ...]:
+    """Which coordinates are counted from an origin."""
+    return tuple(place != 0 for place in space.origin or (0.0,) * space.size)
 
 
 def _stds(model: StateSpaceModel, noise: Noise | None, x: Any) -> np.ndarray:
