@@ -61,12 +61,15 @@ def make_filter(
 
 
 class Error(NamedTuple):
-    """How far off a run is: in metres, and what it said of its means."""
+    """How far off a run is: in metres, and squared over its own variance (1 if it is as sure as it
+    should be); what it said of its means, and its warnings."""
 
     rmse: float
+    over_variance: np.ndarray
     ess: float | None
     mean: np.ndarray
     std: np.ndarray
+    warnings: list[str]
 
 
 def error(flt: nopf.Filter, drive: Drive, seed: int, after: float = 0.0) -> Error:
@@ -82,7 +85,9 @@ def error(flt: nopf.Filter, drive: Drive, seed: int, after: float = 0.0) -> Erro
     mean, std = (np.asarray(values)[counts] for values in (posterior.mean, posterior.std))
     apart = mean[:, :2] - drive.truth[counts]
     ess = None if posterior.ess is None else float(posterior.ess.mean())
-    return Error(float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))), ess, mean, std)
+    rmse = float(np.sqrt(np.mean(np.sum(apart**2, axis=1))))
+    over_variance = np.mean((apart / std[:, :2]) ** 2, axis=0)
+    return Error(rmse, over_variance, ess, mean, std, posterior.warnings())
 
 
 def main(
@@ -98,6 +103,9 @@ def main(
         "--outliers", action="store_true", help="robust=Outliers(0.05, 10) instead of Student's t"
     )
     parser.add_argument("--after", type=float, default=0.0, help="seconds that do not count")
+    parser.add_argument(
+        "--warnings", action="store_true", help="those of the first seed, and the error beside them"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not (given.folder / needed).is_file():
@@ -116,6 +124,10 @@ def main(
             rows.append({"filter": name, "particles": particles} | summary(model, found))
             if not given.json:
                 print(line(rows[-1]), flush=True)
+            if given.warnings and not given.json:
+                east, north = found[0].over_variance
+                print(f"      error²/variance {east:.2f} in x, {north:.2f} in y")
+                print("".join(f"      {warning}\n" for warning in found[0].warnings), end="")
     if given.json:
         print(json.dumps(rows))
 
@@ -137,5 +149,6 @@ def line(row: dict[str, Any]) -> str:
     """A row in words."""
     errors = f"{100 * row['rmse']:7.1f} cm   worst {100 * row['worst']:7.1f} cm"
     count = "" if row["ess"] is None else f"   ESS {row['ess']:.0f}"
-    draws = "".join(f" {name} {worth:.3g}" for name, worth in row.get("draws", {}).items())
-    return f"{row['filter']:5} N {row['particles']:6}   {errors}{count}   draws{draws}"
+    draws = "".join(f" {name} {each:.3g}" for name, each in row.get("draws", {}).items())
+    worth = f"   draws{draws}" if draws else ""
+    return f"{row['filter']:5} N {row['particles']:6}   {errors}{count}{worth}"
