@@ -3,7 +3,7 @@
 import contextlib
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -96,6 +96,35 @@ def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[in
             )
         indices.append(int(angle))
     return tuple(indices)
+
+
+def check_origin(
+    origin: Any, names: tuple[str, ...], angles: tuple[int, ...], known: tuple[str, ...]
+) -> tuple[float, ...] | None:
+    """The place that the coordinates with these names are counted from; None if that is zero.
+
+    Args:
+        origin: a mapping from names to numbers, or None.
+        names: of the coordinates.
+        angles: which of them are angles.
+        known: all names that may be in the mapping.
+    """
+    if origin is None:
+        return None
+    if not isinstance(origin, Mapping):
+        raise TypeError(
+            "origin: expected numbers by the names of states and observations, for example "
+            f"{{{known[0]!r}: 5e6}}, got {origin!r}"
+        )
+    for name in origin:
+        if name not in known:
+            raise ValueError(f"origin: no name is {name!r}; there are {', '.join(known)}")
+    for i in angles:
+        if names[i] in origin:
+            raise ValueError(f"origin: {names[i]!r} is an angle, which is counted from zero")
+    if not any(name in origin for name in names):
+        return None
+    return tuple(finite_number(origin.get(name, 0.0), f"origin[{name!r}]") for name in names)
 
 
 def as_array(value: Any) -> Array:

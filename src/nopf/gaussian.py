@@ -1,7 +1,7 @@
 """Gaussian and GaussianMixture: sample and log_prob, with diagonal or full covariance."""
 
 import operator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -12,6 +12,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from nopf.layout import one_by_one, square
 
 Numbers: TypeAlias = Any  # whatever numpy.asarray makes a float array of; checked by hand
+
+# Arrays of NumPy, or of JAX inside a function that is traced; they do the same.
+if TYPE_CHECKING:
+    AnyArray: TypeAlias = Array
+else:
+    AnyArray = Array | np.ndarray | np.generic
 
 LOG_2PI = float(np.log(2 * np.pi))
 NO_NOISE = 1e-6  # of a correlation matrix: an eigenvalue or pivot below is rounding

@@ -154,11 +154,18 @@ def evaluate(
         weights), `made`, `picp` and `log_evidence`. A Kalman filter is scored by samples of its
         posterior.
     """
-    x, w, truth = posterior.particles, posterior.log_weights, path.states
-    if x is None or w is None:
+    if posterior.particles is None or posterior.log_weights is None:
         raise ValueError('posterior: expected one with particles; pass keep="particles" to run')
     pnll_key, es_key = jax.random.split(key)
-    space, ys = model.space, path.observations
+    space, w = model.space, posterior.log_weights
+    x, truth, ys = (
+        jnp.asarray(own.relative(values), float)
+        for own, values in [
+            (space, posterior.particles),
+            (space, path.states),
+            (model.observation_space, path.observations),
+        ]
+    )
     return {
         "nmse": float(nmse(space, x, w, truth)),
         "pnll": float(pnll(pnll_key, model, x, w, ys, path.steps)) if len(ys) > 1 else None,
@@ -194,8 +201,9 @@ def draws(
         space: of the states.
         means, stds: posterior means and standard deviations of r runs on the same data.
     """
+    near = space.relative(means)
     # About the first, so that angles near ±π have a mean.
-    apart = np.asarray(space.difference(jnp.asarray(means), jnp.asarray(means[:1])))
+    apart = np.asarray(space.difference(*map(jnp.asarray, (near, near[:1]))))
     apart = apart - apart.mean(axis=0)
     spread = np.sum(apart.astype(float) ** 2, axis=0) / (len(means) - 1)
     variance = np.mean(stds.astype(float) ** 2, axis=0)

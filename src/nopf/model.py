@@ -1,7 +1,7 @@
 """StateSpaceModel: what the user writes, as functions of one particle."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from nopf.arguments import (
     as_array,
     check_angles,
     check_names,
+    check_origin,
     expect_shape,
     finite_number,
     shape_of,
@@ -88,6 +89,10 @@ class StateSpaceModel(eqx.Module):
         observation_names: one name a coordinate, as the columns of recordings are called; `y0, y1,
             …` if left out.
         control_names: the same for `step.control`, for models that read it.
+        origin: where coordinates far from zero are counted from, by the names of states and of
+            observations: `{"north": 5e6, "gps_north": 5e6}`. The prior and all functions of the
+            model count from there. Observations are given as they are and estimates come as they
+            are: both are shifted on the host, in double precision.
         dt: time between observations, where no times are given.
     """
 
@@ -123,6 +128,7 @@ class StateSpaceModel(eqx.Module):
         observation_angles: Sequence[str | int] | str | int = (),
         observation_names: Sequence[str] | None = None,
         control_names: Sequence[str] | None = None,
+        origin: Mapping[str, float] | None = None,
         dt: float | int = 1.0,
     ):
         check_functions(prior, transition, observation)
@@ -130,7 +136,7 @@ class StateSpaceModel(eqx.Module):
         check_together(*given, likelihood)
         size = state_size(prior)
         self.state_names = check_names(state_names, size, "state_names", "x")
-        self.space = Space(size, check_angles("state_angles", state_angles, self.state_names))
+        state_angles = check_angles("state_angles", state_angles, self.state_names)
         self.dt = finite_number(dt, "dt")
         if self.dt <= 0:
             raise ValueError(f"dt: expected a positive number, got {dt!r}")
@@ -148,7 +154,11 @@ class StateSpaceModel(eqx.Module):
             width = width_of(observation_noise, observation_names)
         self.observation_names = check_names(observation_names, width, "observation_names", "y")
         angles = check_angles("observation_angles", observation_angles, self.observation_names)
-        self.observation_space = Space(width, angles)
+        known = tuple(dict.fromkeys((*self.state_names, *self.observation_names)))
+        place = check_origin(origin, self.state_names, state_angles, known)
+        self.space = Space(size, state_angles, place)
+        place = check_origin(origin, self.observation_names, angles, known)
+        self.observation_space = Space(width, angles, place)
         if likelihood is None:
             likelihood = make_likelihood(*given, self.observation_space)
         self.likelihood = likelihood
@@ -160,7 +170,7 @@ class StateSpaceModel(eqx.Module):
         return self.space.wrap(as_array(self.prior.sample(plain(key))))
 
     @property
-    def origins(self) -> tuple[Float[Array, " c"], Any] | None:
+    def prior_parts(self) -> tuple[Float[Array, " c"], Any] | None:
         """The Gaussians that the prior is made of: the log of their weights, and what `start` makes
         particles of, with a leading axis. None if it is made of something else."""
         if isinstance(self.prior, Gaussian):
@@ -176,9 +186,9 @@ class StateSpaceModel(eqx.Module):
         """How many standard normal numbers `start` takes."""
         return self.space.size
 
-    def start(self, origin: Any, white: Float[Array, " s"]) -> Particle:
-        """The particle at time zero that standard normal numbers make of one of the `origins`."""
-        return self.space.wrap(one_by_one(operator.add, origin.mean, origin.colour(white)))
+    def start(self, part: Any, white: Float[Array, " s"]) -> Particle:
+        """The particle at time zero that standard normal numbers make of one of `prior_parts`."""
+        return self.space.wrap(one_by_one(operator.add, part.mean, part.colour(white)))
 
     def motion(self, ancestor: Particle, step: Step) -> Callable[[Float[Array, " k"]], Particle]:
         """The next state as a function of standard normal numbers z; angles are not wrapped."""

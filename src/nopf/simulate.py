@@ -6,17 +6,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer
 from nopf.compiling import run_seldom
-from nopf.gaussian import Numbers, as_float_array, is_traced
+from nopf.gaussian import AnyArray, Numbers, as_float_array, is_traced
 from nopf.model import Particle, StateSpaceModel
 from nopf.steps import Step
 
 
 class Trajectories(eqx.Module):
-    """Simulated truth and data; with a leading batch axis if one was asked for.
+    """Simulated truth and data; with a leading batch axis if one was asked for. With `origin=` in
+    the model, `nopf.simulate` gives absolute coordinates, in double precision.
 
     Attributes:
         initial_state: `(d,)`, at time zero; of a marginalised model a `Marginal`.
@@ -27,7 +28,7 @@ class Trajectories(eqx.Module):
 
     initial_state: Any
     states: Any
-    observations: Float[Array, "*batch t m"]
+    observations: Float[AnyArray, "*batch t m"]
     steps: Step
 
 
@@ -55,7 +56,15 @@ def simulate(
         batch: how many independent trajectories; one, without a batch axis, if left out.
     """
     steps = model.steps(positive_integer(horizon, "horizon"), times, controls, start)
-    return simulate_particles(model.whole, steps, key, initial_state, batch)
+    if initial_state is not None:
+        initial_state = model.space.relative(_vector(initial_state, model.space.size))
+    paths = simulate_particles(model.whole, steps, key, initial_state, batch)
+    return Trajectories(
+        model.space.absolute(paths.initial_state),
+        model.space.absolute(paths.states),
+        model.observation_space.absolute(paths.observations),
+        paths.steps,
+    )
 
 
 def simulate_particles(
@@ -68,11 +77,7 @@ def simulate_particles(
     """Trajectories at these steps; of a marginalised model those of its particles."""
     initial = None
     if initial_state is not None:
-        initial = jnp.asarray(as_float_array(initial_state, "initial_state"), float)
-        if initial.shape != (model.space.size,):
-            raise ValueError(
-                f"initial_state: expected shape ({model.space.size},), got {initial.shape}"
-            )
+        initial = jnp.asarray(_vector(initial_state, model.space.size), float)
     if batch is None:
         paths = simulate_steps(model, steps, key, initial)
     else:
@@ -89,6 +94,13 @@ def simulate_particles(
                 at = int(np.argwhere(bad)[0][-1])
                 raise FloatingPointError(f"NaN or infinite at step {at + 1} in simulated {culprit}")
     return paths
+
+
+def _vector(initial_state: Any, size: int) -> Any:
+    initial = as_float_array(initial_state, "initial_state")
+    if initial.shape != (size,):
+        raise ValueError(f"initial_state: expected shape ({size},), got {initial.shape}")
+    return initial
 
 
 @eqx.filter_jit

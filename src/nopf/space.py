@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.crowd import total
+from nopf.gaussian import is_traced
 from nopf.layout import one_by_one, weighted_sums, written_out
 from nopf.trigonometry import arctan2, cos, elementwise, sin
 
@@ -31,16 +33,26 @@ def wrap_angle(angle: Float[Array | np.ndarray, "*shape"]) -> Float[Array, "*sha
     return _wrapped(angle)
 
 
+def _plus(x: Any, shift: np.ndarray) -> Any:
+    shift = shift.reshape((1,) * (np.ndim(x) - 1) + shift.shape)
+    return x + jnp.asarray(shift, x.dtype) if is_traced(x) else np.asarray(x, np.float64) + shift
+
+
 class Space(eqx.Module):
-    """A vector space of `size` coordinates, some of which (`angles`) live on the circle.
+    """A vector space of `size` coordinates, some of which (`angles`) live on the circle. All that
+    nopf computes is counted from the `origin`, if there is one; users see absolute coordinates.
 
     All methods act on the last axis and broadcast over the others of equal rank.
     """
 
     size: int = eqx.field(static=True)
     angles: tuple[int, ...] = eqx.field(static=True)
+    origin: tuple[float, ...] | None = eqx.field(static=True)  # static: stays in double precision
 
-    def __init__(self, size: int, angles: Sequence[int] = ()):
+    def __init__(
+        self, size: int, angles: Sequence[int] = (), origin: tuple[float, ...] | None = None
+    ):
+        self.origin = origin
         self.size = operator.index(size)
         self.angles = tuple(sorted({operator.index(i) for i in angles}))
         if self.size < 1:
@@ -56,6 +68,15 @@ class Space(eqx.Module):
         mask = np.zeros(self.size, bool)
         mask[list(self.angles)] = True
         return mask.reshape((1,) * (ndim - 1) + (self.size,))
+
+    def relative(self, x: Any) -> Any:
+        """Counted from the origin: what comes in. In double precision on the host, unless it is
+        traced; as it is if there is no origin."""
+        return x if self.origin is None else _plus(x, -np.asarray(self.origin))
+
+    def absolute(self, x: Any) -> Any:
+        """Not counted from the origin any more: what goes out, as `relative` the other way."""
+        return x if self.origin is None else _plus(x, np.asarray(self.origin))
 
     def wrap(self, x: Float[Array | np.ndarray, "*shape d"]) -> Float[Array, "*shape d"]:
         """Brings the angles to (−π, π] and leaves the other coordinates alone."""

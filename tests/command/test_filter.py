@@ -9,7 +9,7 @@ import pytest
 import nopf
 from nopf.files import read_arrays, write_arrays
 from nopf.recording import read_recording
-from tests import recordings
+from tests import geo, recordings
 from tests.command.calling import invoke
 from tests.command.calling import nopf as nopf_process
 from tests.recordings import GOOD, MODEL
@@ -214,3 +214,77 @@ def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):
     assert done.exit_code in (1, 2)
     assert words in done.output or words in str(done.exception)
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.fixture
+def survey(tmp_path, monkeypatch):
+    """A recording far from zero, its model and the exact answer."""
+    monkeypatch.setenv("NOPF_CACHE", str(tmp_path / "cache"))
+    ys = geo.recording(12)
+    (tmp_path / "gps.py").write_text(geo.MODEL)
+    rows = [",".join("" if np.isnan(y) else repr(float(y)) for y in row) for row in ys]
+    (tmp_path / "gps.csv").write_text("\n".join(["gps_east,gps_north", *rows, ""]))
+    return tmp_path, geo.kalman(ys)
+
+
+def estimates(text):
+    table = np.genfromtxt(text.splitlines(), delimiter=",", names=True)
+    names = ("east", "north", "v_east", "v_north")
+    mean, std = (
+        np.stack([table[f"{n}_{part}"] for n in names], axis=1) for part in ("mean", "std")
+    )
+    return mean, std, table["log_evidence"].sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "live"),
+    [
+        ("far", ["--double"], False),
+        ("far", ["--double"], True),
+        ("near", [], False),
+        ("near", [], True),
+    ],
+)
+def test_far_from_zero_estimates_are_kalmans(survey, name, options, live):
+    folder, (mean, std, evidence) = survey
+    source = ["-"] if live else ["--data", folder / "gps.csv"]
+    rows = (folder / "gps.csv").read_text() if live else None
+    call = ("filter", f"{folder}/gps.py:{name}", *source, "--filter", "kf", *options)
+    done = invoke(*call, input=rows)
+    assert done.exit_code == 0, done.output
+    assert "resolved" not in done.stderr
+    found = estimates(done.stdout)
+    atol = 1e-9 if options else 1e-5
+    np.testing.assert_allclose(found[0], mean, rtol=0, atol=100 * atol if options else 2 * atol)
+    np.testing.assert_allclose(found[1], std, rtol=1e-5)
+    np.testing.assert_allclose(found[2], evidence, rtol=1e-5)
+    assert not jax.config.jax_enable_x64
+
+
+def test_noise_that_is_lost_far_from_zero_is_said_in_a_line(survey):
+    folder, _ = survey
+    done = invoke(
+        *("filter", f"{folder}/gps.py:far", "--data", folder / "gps.csv"), "--filter", "kf"
+    )
+    (line,) = [line for line in done.stderr.splitlines() if "hardly resolved" in line]
+    assert line.startswith("nopf: process_noise: the standard deviation 0.1 of north")
+
+
+def test_a_proposal_of_single_precision_works_in_double(survey):
+    """Of one run of 2000 particles: means within six of their own standard errors."""
+    folder, (mean, std, _) = survey
+    model = geo.models()["near"]
+    recipe = nopf.Recipe.fast(steps=20)
+    nopf.train(model, 12, jax.random.key(0), recipe=recipe).save(folder / "gps.nopf")
+    for name in ("far", "near"):
+        done = invoke(
+            *("filter", f"{folder}/gps.py:{name}", "--data", folder / "gps.csv", "--double"),
+            *("--proposal", folder / "gps.nopf", "--particles", 2000),
+        )
+        if name == "far":
+            assert done.exit_code == 2
+            assert "prior gives other numbers" in done.stderr.replace("\n", " ")
+    assert done.exit_code == 0, done.output
+    found = estimates(done.stdout)
+    assert np.all(np.abs(found[0] - mean) < 0.3 * std)
+    np.testing.assert_allclose(found[1], std, rtol=0.2)

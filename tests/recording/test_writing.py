@@ -24,6 +24,12 @@ def test_names_with_commas_are_quoted():
 
 
 def test_times_keep_all_their_digits():
-    values = np.array([1718035203.35, 1 / 3])
-    assert format_csv(values) == "1718035203.35,0.333333333"
+    values = np.array([1718035203.35, np.float32(1 / 3)])
+    assert format_csv(values) == "1718035203.35,0.333333343"
     assert json.loads(format_json(["time", "x"], values))["time"] == 1718035203.35
+
+
+def test_numbers_of_double_precision_keep_their_digits():
+    north = 5_000_000.123456
+    assert format_csv(np.array([0.0, north])) == "0.0,5000000.123456"
+    assert json.loads(format_json(["time", "north"], np.array([0.0, north])))["north"] == north

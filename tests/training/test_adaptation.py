@@ -25,14 +25,14 @@ def test_tuples_pair_particles_with_the_observation_that_came_next():
     seen = nopf.ParticleFilter(model, None, 500).run(
         ys, key=jax.random.key(1), times=times, controls=controls, keep="particles"
     )
-    training, held_out = _tuples(seen, jax.random.key(2))
+    training, held_out = _tuples(model, seen, jax.random.key(2))
     indices = [np.unique(part.steps.index).tolist() for part in (training, held_out)]
     assert indices == [[2, 3, 4, 5, 7, 8, 9, 10], [6, 11]]
     # Steps without observation say nothing: they are not held out.
     silent = np.asarray(ys).copy()
     silent[[5, 10]] = np.nan
     _, held_out_then = _tuples(
-        eqx.tree_at(lambda p: p.observations, seen, silent), jax.random.key(2)
+        model, eqx.tree_at(lambda p: p.observations, seen, silent), jax.random.key(2)
     )
     assert np.unique(held_out_then.steps.index).tolist() == [7]
     for ancestors, observations, steps in (training, held_out):

@@ -215,10 +215,11 @@ def _spread(names: tuple[str, ...], values: Any) -> str:
     return "simulated: " + ", ".join(parts)
 
 
-def _points(paths: Trajectories) -> tuple[Any, Any, Any]:
+def _points(model: StateSpaceModel, paths: Trajectories) -> tuple[Any, Any, Any]:
     """States, their observations and steps, as rows."""
-    states = jnp.concatenate(list(paths.states))
-    ys = jnp.concatenate(list(paths.observations))
+    seen = model.observation_space.relative(paths.observations)
+    states = jnp.concatenate(list(jnp.asarray(model.space.relative(paths.states), float)))
+    ys = jnp.concatenate(list(jnp.asarray(seen, float)))
     count = len(paths.states)
     steps = jax.tree.map(lambda leaf: jnp.concatenate([jnp.asarray(leaf)] * count), paths.steps)
     return states, ys, steps
@@ -234,7 +235,9 @@ def _gradient_table(model: StateSpaceModel, states: Any, ys: Any, steps: Step) -
 def _gradients(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     found = []
     for what, good in zip(
-        ("transition", "log-likelihood"), _gradient_table(model, *_points(paths)), strict=True
+        ("transition", "log-likelihood"),
+        _gradient_table(model, *_points(model, paths)),
+        strict=True,
     ):
         share = 1 - float(np.mean(good))
         if share > 0:
@@ -260,7 +263,7 @@ def _turned(model: StateSpaceModel, states: Any, ys: Any, steps: Step, shift: An
 
 def _angles(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     """Angles that are not declared, or that are no angles."""
-    states, ys, steps = jax.tree.map(lambda leaf: leaf[:200], _points(paths))
+    states, ys, steps = jax.tree.map(lambda leaf: leaf[:200], _points(model, paths))
     first = jax.tree.map(lambda leaf: leaf[0], (states, steps))
     slopes = jax.jacfwd(model.motion(*first))(jnp.zeros(model.noise_size))
     spread = np.linalg.norm(np.asarray(slopes), axis=1)
@@ -301,7 +304,7 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     """How much a step's process noise moves each observation, in units of its own noise."""
     if not model.likelihood.additive:
         return []
-    states, _, steps = jax.tree.map(lambda leaf: leaf[:200], _points(paths))
+    states, _, steps = jax.tree.map(lambda leaf: leaf[:200], _points(model, paths))
 
     @jax.vmap
     def ratios(x: Any, step: Step) -> Any:

@@ -13,7 +13,15 @@ from nopf.benchmarks.progress import Counted
 from nopf.command import advice
 from nopf.command.advice import Report
 from nopf.command.filter import FILTERS
-from nopf.command.options import AsJson, Model, Seed, check_known, check_plot, say
+from nopf.command.options import (
+    AsJson,
+    Model,
+    Seed,
+    check_known,
+    check_plot,
+    say,
+    warnings_said,
+)
 from nopf.command.target import load
 from nopf.filters import Calibration, Filter, KalmanFilter, calibration
 from nopf.model import StateSpaceModel
@@ -76,7 +84,7 @@ def check_command(
             flt = _named(loaded.model, short, particles, horizon, seed, controls)
     if any(issubclass(warning.category, TrainingInterrupted) for warning in caught):
         raise KeyboardInterrupt
-    troubles = [str(w.message) for w in caught if w.category is UserWarning]
+    troubles = list(dict.fromkeys(str(w.message) for w in caught if w.category is UserWarning))
     if report is not None:
         report.problems += troubles
     else:
@@ -84,7 +92,7 @@ def check_command(
             say(line)
     if calibrate and flt is not None:
         key = jax.random.fold_in(jax.random.key(seed), 1)
-        with Counted("series") as tell:
+        with Counted("series") as tell, warnings_said():
             found = calibration(flt, horizon, key, series=series, controls=controls, tell=tell)
     if plot is not None:
         from nopf.report.figures import calibration_figure, save, trajectory_figure

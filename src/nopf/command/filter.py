@@ -1,5 +1,6 @@
 """`nopf filter`: estimates of the states behind a recording, or a live stream."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import numpy as np
 import typer
 
@@ -22,6 +24,7 @@ from nopf.command.options import (
     named_columns,
     recording_of,
     say,
+    warnings_said,
 )
 from nopf.command.target import load
 from nopf.files import write_whole
@@ -74,6 +77,10 @@ ListWarnings = Annotated[
     typer.Option(
         "--list-warnings", help="List each time a trouble began, not a line for each kind."
     ),
+]
+Double = Annotated[
+    bool,
+    typer.Option("--double", help="Compute in double precision: for coordinates far from zero."),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Estimates: .csv or .parquet; standard output if left out.")
@@ -152,6 +159,7 @@ def filter_command(
     start: Start = None,
     recover: Recover = 0.0,
     list_warnings: ListWarnings = False,
+    double: Double = False,
     seed: Seed = 0,
     form: Form = None,
     skip_bad: SkipBad = False,
@@ -163,33 +171,36 @@ def filter_command(
     Estimates are mean, standard deviation and quantiles of each state, the effective sample size,
     the log-evidence, and how well the model explains the data; warnings come in plain words.
     """
-    source = _source(stream, data)
-    check_known("--filter", [short], FILTERS)
-    model = load(target).model
-    columns = named_columns(time_column, controls, observations)
-    given = _given(proposal, short, model)
-    request = Request(source, model, columns, short, particles, given, seed, start, recover)
-    if source == "-":
-        if form not in (None, "csv", "json"):
-            raise typer.BadParameter(f"expected csv or json, got {form!r}", param_hint="--format")
-        if out is not None or plot is not None or as_json:
+    with warnings_said(), jax.enable_x64(True) if double else contextlib.nullcontext():
+        source = _source(stream, data)
+        check_known("--filter", [short], FILTERS)
+        model = load(target).model
+        columns = named_columns(time_column, controls, observations)
+        given = _given(proposal, short, model)
+        request = Request(source, model, columns, short, particles, given, seed, start, recover)
+        if source == "-":
+            if form not in (None, "csv", "json"):
+                raise typer.BadParameter(
+                    f"expected csv or json, got {form!r}", param_hint="--format"
+                )
+            if out is not None or plot is not None or as_json:
+                raise typer.BadParameter(
+                    "a live stream goes to standard output, one line an observation; --out, --plot "
+                    "and --json are for recordings"
+                )
+            _filter_stream(request, form, skip_bad)
+            return
+        if skip_bad:
+            raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
+        check_plot(plot, (".svg", ".png", ".pdf", ".html"))
+        _check_out(out, source)
+        if form is not None:
+            raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
+        if as_json and out is None:
             raise typer.BadParameter(
-                "a live stream goes to standard output, one line an observation; --out, --plot and "
-                "--json are for recordings"
+                "standard output has the estimates; name a file", param_hint="--out"
             )
-        _filter_stream(request, form, skip_bad)
-        return
-    if skip_bad:
-        raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
-    check_plot(plot, (".svg", ".png", ".pdf", ".html"))
-    _check_out(out, source)
-    if form is not None:
-        raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
-    if as_json and out is None:
-        raise typer.BadParameter(
-            "standard output has the estimates; name a file", param_hint="--out"
-        )
-    _filter_recording(request, out, plot, as_json, list_warnings)
+        _filter_recording(request, out, plot, as_json, list_warnings)
 
 
 def _source(stream: str | None, data: str | None) -> str:

@@ -1,9 +1,11 @@
 """Options that several commands have, and checks of what they are given."""
 
+import contextlib
 import difflib
 import sys
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 def say(message: str) -> None:
     """One line to standard error."""
     print(f"nopf: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def warnings_said() -> Iterator[None]:
+    """Inside, warnings come as lines, as all that a command says; each once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_, **__: say(str(message))
+        yield
 
 
 def named_columns(time: str | None, controls: str | None, observations: str | None) -> Named:

@@ -1,10 +1,7 @@
 """`nopf train`: a proposal for a model, in a file."""
 
-import contextlib
 import dataclasses
 import json
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +20,7 @@ from nopf.command.options import (
     named_columns,
     recording_of,
     say,
+    warnings_said,
 )
 from nopf.command.target import Loaded, load
 from nopf.recipe import Recipe
@@ -97,7 +95,7 @@ def train_command(
         part.unlink(missing_ok=True)
     check_writable(part, "--out")
     before = out.exists()
-    with _warnings_said():
+    with warnings_said():
         trained = train_to_file(
             loaded.model,
             series,
@@ -148,18 +146,6 @@ def _recipe(name: str, target: str, given: dict[str, Any]) -> Recipe:
         return Recipe.fast(**changes)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-@contextlib.contextmanager
-def _warnings_said() -> Iterator[None]:
-    """Warnings come as lines, as all that the command says."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            for warning in caught:
-                say(str(warning.message))
 
 
 def _print_result(trained: Trained, out: Path, as_json: bool) -> None:

@@ -176,7 +176,8 @@ def calibration(
         ys = np.where(hidden[None], np.nan, np.asarray(paths.observations))
         belief = flt.run_batch(ys, key=filter_key, **when).state.belief
         keys = jax.random.split(rank_key, size)
-        found.append(np.asarray(_ranks(on_one_device(flt), belief, paths.states[:, -1], keys)))
+        last = jnp.asarray(flt.model.space.relative(paths.states[:, -1]), float)
+        found.append(np.asarray(_ranks(on_one_device(flt), belief, last, keys)))
     if tell is not None:
         tell(series, series)
     return Calibration(flt.model.state_names, np.concatenate(found)[:series])

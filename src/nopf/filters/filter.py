@@ -19,6 +19,7 @@ from nopf.filters.health import LOST, Judged, Surprise
 from nopf.filters.inputs import check_observations
 from nopf.filters.monitor import Monitor
 from nopf.filters.posterior import Info, Posterior, check_one_series
+from nopf.filters.precision import warn_if_too_coarse
 from nopf.filters.smoothing import Smoothed, draw_backwards
 from nopf.gaussian import Numbers, as_float_array, is_traced
 from nopf.model import StateSpaceModel
@@ -31,7 +32,8 @@ class FilterState(NamedTuple):
     """Where a filter stands between two observations.
 
     Attributes:
-        belief: what the filter knows: particles and log-weights, or a mean and a covariance.
+        belief: what the filter knows: particles and log-weights, or a mean and a covariance;
+            counted from the model's `origin=`, if it has one.
         index: number of observations taken in.
         time: time of the last one.
         surprise: how well the model has explained them lately.
@@ -179,14 +181,17 @@ class Filter(eqx.Module, Generic[Belief]):
             now = state.time + dt
             step = Step(jnp.asarray(state.index + 1), jnp.asarray(now), jnp.asarray(dt), control)
             with _explaining(self, state):
-                last, info = loop.traced_update(self, last, observation, step)
+                last, infos = loop.traced_update(self, last, observation, step)
+            info = _absolute(self, infos)
         else:
+            if state.index == 0:  # of a stream only the first: to look takes time
+                warn_if_too_coarse(self.model, observation)
             step, now = _next_step(self, state, time, control)
             series = jax.tree.map(lambda leaf: leaf[None], (observation, step))
             with _explaining(self, state):
                 outcome = _go_on(self, last, _steps_before(state), *series, keep=False)
             (last, (infos, _)), before = outcome
-            info = part(infos, 0)
+            info = part(_absolute(self, infos), 0)
             _raise_on_nan(self, infos, series[1])
         return FilterState(last[0], state.index + 1, now, last[1], before), info
 
@@ -211,6 +216,7 @@ class Filter(eqx.Module, Generic[Belief]):
             keep: "particles" to keep the weighted particles of every step.
         """
         series = check_observations(self.model, ys, "time")
+        warn_if_too_coarse(self.model, series)
         steps = _steps(self, series, times, controls, start, keep)
         if not is_tracing():
             loop.compile_at_once(self, _key(key), series, steps, keep == "particles")
@@ -261,6 +267,7 @@ class Filter(eqx.Module, Generic[Belief]):
             ys: `(B, T, m)` observations.
         """
         series = check_observations(self.model, ys, "series", "time")
+        warn_if_too_coarse(self.model, series)
         steps = _steps(self, series, times, controls, start, keep)
         if self.over is not None and series.shape[0] % self.over[0].size:
             raise ValueError(
@@ -434,20 +441,29 @@ def _posterior(
 ) -> Posterior:
     (belief, surprise), (infos, (particles, log_weights)) = outcome
     _raise_on_nan(flt, infos, steps)
+    space, seen = flt.model.space, flt.model.observation_space
     return Posterior(
-        info=infos,
-        particles=particles,
+        info=_absolute(flt, infos),
+        particles=None if particles is None else space.absolute(particles),
         log_weights=log_weights,
         times=steps.time,
-        observations=ys,
+        observations=seen.absolute(ys),
         steps=steps,
         state=FilterState(belief, int(steps.index[-1]), float(steps.time[-1]), surprise, before),
-        space=flt.model.space,
+        space=space,
         state_names=flt.model.state_names,
         observation_names=flt.model.observation_names,
         quantile_levels=flt.quantiles,
         tails=flt.model.likelihood.tails,
         recover=flt.drawn_anew,
+    )
+
+
+def _absolute(flt: Filter, infos: Info) -> Info:
+    """What is told to users: not counted from the model's origin."""
+    space = flt.model.space
+    return infos._replace(
+        mean=space.absolute(infos.mean), quantiles=space.absolute(infos.quantiles)
     )
 
 

@@ -153,7 +153,7 @@ def _draws(
     model: StateSpaceModel, count: int, y: Float[Array, " m"], step: Step, before: Step | None
 ) -> Callable[[PRNGKeyArray], tuple[Any, Float[Array, " n"]]]:
     """A function of a key that gives N draws of the first step, and their log-weights."""
-    origins = model.origins
+    prior_parts = model.prior_parts
     moves = jax.vmap(model.move, in_axes=(0, 0, None))
     weighs = jax.vmap(weigh, in_axes=(None, 0, 0, 0, None, None))
 
@@ -168,7 +168,7 @@ def _draws(
         keys = jax.random.split(key, before.index.shape[0])
         return jax.lax.scan(move, by_column(states), (keys, before))[0]
 
-    if origins is None:
+    if prior_parts is None:
 
         def of_prior(key: PRNGKeyArray) -> tuple[Any, Float[Array, " n"]]:
             prior_key, path_key, key = jax.random.split(key, 3)
@@ -179,7 +179,7 @@ def _draws(
 
         return of_prior
 
-    log_chances, parts = origins
+    log_chances, parts = prior_parts
     size = model.start_size
     width = size + model.noise_size
     fits = _fits(model, y, step, before)
@@ -234,9 +234,9 @@ def _over(function: Callable[..., Array], start: Array, fits: Fits, *inputs: Any
 
 def _fits(model: StateSpaceModel, y: Float[Array, " m"], step: Step, before: Step | None) -> Fits:
     """Laws of v given y: around the modes that are found from several places, and the prior."""
-    origins = model.origins
-    assert origins is not None
-    log_chances, parts = origins
+    prior_parts = model.prior_parts
+    assert prior_parts is not None
+    log_chances, parts = prior_parts
     width, count = model.start_size + model.noise_size, log_chances.size
     everywhere = jnp.arange(count)
     plain = Fits(

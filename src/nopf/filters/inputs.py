@@ -14,7 +14,8 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 def check_observations(model: StateSpaceModel, ys: Any, *axes: str) -> Any:
-    """Observations as a float array of the right width; with leading `axes`."""
+    """Observations as a float array of the right width, counted from the model's origin; with
+    leading `axes`."""
     width = model.observation_space.size
     if isinstance(ys, np.ma.MaskedArray):
         ys = np.ma.filled(ys.astype(float), np.nan)
@@ -36,7 +37,8 @@ def check_observations(model: StateSpaceModel, ys: Any, *axes: str) -> Any:
             f"np.asarray({name}, float)"
         )
     with np.errstate(over="ignore"):  # what overflows is reported below
-        series = ys.astype(jax.dtypes.canonicalize_dtype(float))
+        relative = model.observation_space.relative(ys)
+        series = relative.astype(jax.dtypes.canonicalize_dtype(float))
     if isinstance(series, np.ndarray) and np.any(np.isinf(series)):
         at = np.argwhere(np.isinf(series))[0]
         raise ValueError(

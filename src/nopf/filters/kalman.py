@@ -128,7 +128,8 @@ class KalmanFilter(Filter[GaussianBelief]):
         check_one_series(posterior, "smooth")
         if lag is not None:
             raise ValueError("lag: the exact smoother of a KalmanFilter uses all observations")
-        mean, cov = rauch_tung_striebel(self.model, posterior.mean, posterior.cov, posterior.steps)
+        means = jnp.asarray(self.model.space.relative(posterior.mean), float)
+        mean, cov = rauch_tung_striebel(self.model, means, posterior.cov, posterior.steps)
         levels = posterior.quantile_levels
         quantiles = jax.vmap(lambda m, c: normal_quantiles(m, c, levels))(mean, cov)
         return smoothed_like(posterior, mean, cov, quantiles, None)

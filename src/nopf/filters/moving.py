@@ -109,10 +109,10 @@ def white_numbers(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n w
 
 def draw_prior(model: StateSpaceModel, key: PRNGKeyArray, count: int) -> Any:
     """So many independent particles at time zero."""
-    origins = model.origins
-    if origins is None:
+    prior_parts = model.prior_parts
+    if prior_parts is None:
         return jax.vmap(model.sample_prior)(jax.random.split(key, count))
-    log_chances, parts = origins
+    log_chances, parts = prior_parts
     origin = jnp.zeros(count, jnp.int32)
     if log_chances.size > 1:
         places = jax.random.uniform(jax.random.fold_in(key, 0), (count,))
@@ -127,7 +127,7 @@ def started(
 
     Args:
         model: the model.
-        parts: the Gaussians, with a leading axis (see `model.origins`).
+        parts: the Gaussians, with a leading axis (see `model.prior_parts`).
         origin: which of them each particle comes from.
         white: standard normal numbers.
     """

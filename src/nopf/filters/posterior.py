@@ -1,6 +1,6 @@
 """Info and Posterior: what a filter says after one step, and after a series. Pure data."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,17 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from nopf.crowd import log_total, total
 from nopf.filters.monitor import Monitor
+from nopf.gaussian import AnyArray
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
 from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step
-
-# Arrays of NumPy, or of JAX inside a function that is traced; they do the same.
-if TYPE_CHECKING:
-    AnyArray: TypeAlias = Array
-else:
-    AnyArray = Array | np.ndarray | np.generic
 
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill a circle as evenly as can be
 
@@ -144,7 +139,8 @@ class Posterior(eqx.Module):
 
     After `run_batch` every array has a leading axis, one entry a series. What every step said is
     in `info`; its fields are attributes of the posterior too (`posterior.mean` and so on, see
-    `Info`).
+    `Info`). With `origin=` in the model means, quantiles, particles and observations are absolute,
+    in double precision; only `state` counts from the origin.
 
     Attributes:
         info: what the filter said of each step, with a time axis.

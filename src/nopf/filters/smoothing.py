@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
 from nopf.filters.posterior import Posterior
-from nopf.gaussian import is_traced
+from nopf.gaussian import AnyArray, is_traced
 from nopf.keys import quick
 from nopf.linear import linear_motion
 from nopf.model import StateSpaceModel
@@ -32,10 +32,10 @@ class Smoothed(eqx.Module):
         state_names, quantile_levels: what the columns of the above mean.
     """
 
-    mean: Float[Array, "t d"]
+    mean: Float[AnyArray, "t d"]
     cov: Float[Array, "t d d"]
-    quantiles: Float[Array, "t q d"]
-    trajectories: Float[Array, "m t d"] | None
+    quantiles: Float[AnyArray, "t q d"]
+    trajectories: Float[AnyArray, "m t d"] | None
     times: Float[np.ndarray, " t"]
     state_names: tuple[str, ...] = eqx.field(static=True)
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
@@ -188,9 +188,10 @@ def draw_backwards(
         )
     if posterior.particles is None or posterior.log_weights is None:
         raise ValueError('smooth: the particles are needed; run the filter with keep="particles"')
-    _check_noise(model, posterior)
+    particles = jnp.asarray(model.space.relative(posterior.particles), float)
+    _check_noise(model, particles, posterior.steps)
     count, key = positive_integer(trajectories, "trajectories"), quick(check_key(key))
-    history = History(model, posterior.particles, posterior.log_weights, posterior.steps)
+    history = History(model, particles, posterior.log_weights, posterior.steps)
     if lag is None:
         drawn = backward_simulation(history, key, count)
     else:
@@ -199,19 +200,18 @@ def draw_backwards(
     return smoothed_like(posterior, mean, cov, quantiles, drawn if lag is None else None)
 
 
-def _check_noise(model: StateSpaceModel, posterior: Posterior) -> None:
+def _check_noise(model: StateSpaceModel, particles: Array, steps: Step) -> None:
     """Refuses a series in which some states, but not all, are without noise at a step."""
-    assert posterior.particles is not None
     scales = jax.vmap(lambda x, step: model.process_noise_at(step, x).diagonal)(
-        posterior.particles[:-1, 0],
-        jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], posterior.steps),
+        particles[:-1, 0],
+        jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], steps),
     )
     if is_traced(scales):
         return
     silent = np.asarray(scales) == 0
     mixed = silent.any(axis=1) & ~silent.all(axis=1)
     if mixed.any():
-        index = int(np.asarray(posterior.steps.index)[1:][np.argmax(mixed)])
+        index = int(np.asarray(steps.index)[1:][np.argmax(mixed)])
         raise ValueError(
             f"smooth: at step {index} some states have no noise of their own, so the transition "
             "has no density there; give such states a little noise"
@@ -221,6 +221,14 @@ def _check_noise(model: StateSpaceModel, posterior: Posterior) -> None:
 def smoothed_like(
     posterior: Posterior, mean: Array, cov: Array, quantiles: Array, trajectories: Array | None
 ) -> Smoothed:
-    """Smoothed estimates for the steps of a posterior."""
-    names, levels = posterior.state_names, posterior.quantile_levels
-    return Smoothed(mean, cov, quantiles, trajectories, posterior.times, names, levels)
+    """Smoothed estimates for the steps of a posterior, of what is counted from its origin."""
+    absolute = posterior.space.absolute
+    return Smoothed(
+        mean=absolute(mean),
+        cov=cov,
+        quantiles=absolute(quantiles),
+        trajectories=None if trajectories is None else absolute(trajectories),
+        times=posterior.times,
+        state_names=posterior.state_names,
+        quantile_levels=posterior.quantile_levels,
+    )

@@ -117,18 +117,18 @@ class MarginalisedModel(StateSpaceModel):
     def sample_prior(self, key: PRNGKeyArray) -> Marginal:
         order = self.structure.order
         which, key = jax.random.split(key)
-        origins = self.origins
-        if origins is None:
+        prior_parts = self.prior_parts
+        if prior_parts is None:
             # Nothing is known of it: a draw, with nothing uncertain about it.
-            origin = (self.whole.sample_prior(key)[order], jnp.zeros((len(order),) * 2))
+            part = (self.whole.sample_prior(key)[order], jnp.zeros((len(order),) * 2))
         else:
-            chosen = jax.random.categorical(which, origins[0])
-            origin = jax.tree.map(lambda leaf: leaf[chosen], origins[1])
-        return self.start(origin, jax.random.normal(key, (self.start_size,)))
+            chosen = jax.random.categorical(which, prior_parts[0])
+            part = jax.tree.map(lambda leaf: leaf[chosen], prior_parts[1])
+        return self.start(part, jax.random.normal(key, (self.start_size,)))
 
     @property
-    def origins(self) -> tuple[Float[Array, " c"], Any] | None:
-        whole = self.whole.origins
+    def prior_parts(self) -> tuple[Float[Array, " c"], Any] | None:
+        whole = self.whole.prior_parts
         if whole is None:
             return None
         parts = jax.vmap(lambda part: nonlinear_first(part, self.structure.order))(whole[1])
@@ -138,8 +138,8 @@ class MarginalisedModel(StateSpaceModel):
     def start_size(self) -> int:
         return len(self.structure.nonlinear)
 
-    def start(self, origin: Any, white: Float[Array, " s"]) -> Marginal:
-        mean, factor = origin
+    def start(self, part: Any, white: Float[Array, " s"]) -> Marginal:
+        mean, factor = part
         count = self.start_size
         shift = factor[:, :count] @ white
         own = factor[count:, count:]

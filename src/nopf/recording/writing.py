@@ -47,9 +47,16 @@ def csv_header(names: Sequence[str]) -> str:
     return line.getvalue()
 
 
+def _digits(value: float) -> str:
+    """Nine digits tell numbers of single precision apart; one of double precision gets more."""
+    with np.errstate(over="ignore"):
+        single = float(np.float32(value)) == value
+    return f"{value:.9g}" if single else f"{value:.15g}"
+
+
 def format_csv(values: np.ndarray) -> str:
     """One line; empty where there is no number. Times, which come first, keep all their digits."""
-    cells = ["" if np.isnan(value) else f"{value:.9g}" for value in values[1:]]
+    cells = ["" if np.isnan(value) else _digits(value) for value in values[1:]]
     return ",".join([repr(float(values[0])), *cells])
 
 
@@ -60,7 +67,7 @@ def csv_table(names: Sequence[str], rows: np.ndarray) -> str:
 
 def format_json(names: Sequence[str], values: np.ndarray) -> str:
     """One line; null where there is no number."""
-    rounded = [float(f"{value:.9g}") if np.isfinite(value) else None for value in values[1:]]
+    rounded = [float(_digits(value)) if np.isfinite(value) else None for value in values[1:]]
     return json.dumps(dict(zip(names, [float(values[0]), *rounded], strict=True)))
 
 

@@ -70,7 +70,7 @@ def _descend(
 ) -> NeuralProposal:
     """The proposal after so many gradient steps on the particles and observations of `seen`."""
     tuples_key, score_key, key = jax.random.split(key, 3)
-    tuples, held_out = _tuples(seen, tuples_key)
+    tuples, held_out = _tuples(model, seen, tuples_key)
     identity = fingerprint(model, proposal.control_size)
     proposal = dataclasses.replace(proposal, fingerprint=json.dumps(identity), idle=False)
 
@@ -98,15 +98,17 @@ def _descend(
     return eqx.tree_at(lambda p: (p.network, p.history), proposal, (best, np.asarray(history)))
 
 
-def _tuples(seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
+def _tuples(model: StateSpaceModel, seen: Posterior, key: PRNGKeyArray) -> tuple[Tuples, Tuples]:
     """For training and held out: ancestors by weight, with the observations that came next."""
     assert seen.particles is not None
     assert seen.log_weights is not None
-    states, log_weights = seen.particles[:-1], seen.log_weights[:-1]
+    states = jnp.asarray(model.space.relative(seen.particles[:-1]), float)
+    log_weights = seen.log_weights[:-1]
+    ys = jnp.asarray(model.observation_space.relative(seen.observations), float)
     positions = jax.random.uniform(key, (len(states), ANCESTORS))
     drawn = jax.vmap(indices_at)(log_weights, positions)
     ancestors = jnp.take_along_axis(states, drawn[..., None], axis=1)
-    following = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], (seen.observations, seen.steps))
+    following = jax.tree.map(lambda leaf: jnp.asarray(leaf)[1:], (ys, seen.steps))
     # Every fifth step at which something was observed: the others say nothing about a proposal.
     told = _told(seen)
     out = told & (np.cumsum(told) % HELD_OUT == 0)
