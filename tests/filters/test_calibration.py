@@ -158,21 +158,36 @@ def test_filters_are_calibrated(name, short):
     assert_uniform(nopf.calibration(flt, 8, jax.random.key(2), series=200, **given))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("short", ["bpf", "lpf", "alpf", "mlpf", "nopf"])
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_filters_are_calibrated_on_the_benchmarks(name, short):
-    """Over so few steps 2000 particles are enough for the bootstrap filter, too."""
+def on_benchmark(name, short):
     benchmark, proposal = BENCHMARKS[name], None
     if short == "nopf":  # However good it is, the weights make the answer right.
         recipe = nopf.Recipe(steps=50)
         with warnings.catch_warnings(action="ignore"):  # that training was brief
             proposal = nopf.train(benchmark.model, 10, jax.random.key(0), recipe=recipe)
-    try:
-        flt = benchmark.make_filter(short, 2000, proposal)
-    except ValueError as error:
-        pytest.skip(f"does not apply: {error}")
-    assert_uniform(nopf.calibration(flt, 10, jax.random.key(3), series=150))
+    flt = benchmark.make_filter(short, 2000, proposal)
+    return nopf.calibration(flt, 10, jax.random.key(3), series=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        *(("sensor-bias", short) for short in ("kf", "bpf", "lpf", "alpf", "mlpf", "nopf")),
+        *(("range-only", short) for short in ("alpf", "mlpf")),
+        *(("range-bearing", short) for short in ("lpf", "alpf", "mlpf", "nopf")),
+        ("unordered-range", "mlpf"),
+    ],
+)
+def test_filters_are_calibrated_on_the_benchmarks(name, short):
+    """With 2000 particles, which are enough for these (benchmarks/calibration.py)."""
+    assert_uniform(on_benchmark(name, short))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["range-only", "range-bearing", "unordered-range"])
+def test_a_bootstrap_filter_with_too_few_particles_is_too_certain(name):
+    found = on_benchmark(name, "bpf")
+    assert any(verdict.startswith("too certain") for verdict in found.verdicts)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from nopf.model import StateSpaceModel
 from nopf.noise import Noise
 from nopf.space import Space
 
-# A number is rounded by up to half a spacing, 0.3 spacings or so. With noise of eight spacings that
-# is 0.04 of a standard deviation: posterior standard deviations are right to half a percent, and
-# the log-evidence to 0.04 a step, which over a hundred steps is what a thousand particles leave.
-# With four it is already the larger error, with one the evidence is off by 5 and with less there is
-# no noise left. (Measured on a constant velocity with positions observed.)
+# A number is rounded by up to half a spacing, 0.3 spacings or so. Of a constant velocity with
+# positions observed, over 100 steps and with 4000 particles, the log-evidence varied by 0.55 from
+# run to run where noise had eight spacings, instead of by 0.24; with one it was off by 4.7.
 SPACINGS = 8
 
 
