@@ -271,8 +271,8 @@ def test_noise_that_is_lost_far_from_zero_is_said_in_a_line(survey):
 
 
 def test_a_proposal_of_single_precision_works_in_double(survey):
-    """Of one run of 2000 particles: means within 0.3 of a standard deviation, which is more than six
-    standard errors of means that are worth 400 draws."""
+    """Of one run of 2000 particles: means within 0.3 of a standard deviation, six standard errors
+    of one that is worth 400 draws."""
     folder, (mean, std, _) = survey
     model = geo.models()["near"]
     recipe = nopf.Recipe.fast(steps=20)
