@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from nopf.gaussian import are_numbers
+from nopf.gaussian import are_numbers, shown
 
 try:
     # JAX clamps an index that is too large, and has no public way to be told for one thread only
@@ -25,10 +25,14 @@ MOST = 2**31 - 1  # what JAX counts with, unless it runs in double precision
 
 
 def check_key(key: Any) -> PRNGKeyArray:
-    """The key, if there is one."""
-    kind = getattr(key, "dtype", None)
-    if kind is None or not (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == jnp.uint32):
-        raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
+    """The key, if it is one, and one only."""
+    kind, axes = getattr(key, "dtype", None), np.ndim(key) if hasattr(key, "shape") else None
+    # One of the old kind is an array of numbers.
+    typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key)
+    if not (axes == 0 if typed else kind == jnp.uint32 and axes == 1):
+        raise TypeError(
+            f"key: expected a random key, for example jax.random.key(0), got {shown(key)}"
+        )
     return key
 
 
@@ -41,14 +45,14 @@ def finite_number(value: Any, name: str) -> float:
     except OverflowError:
         raise ValueError(f"{name}: expected a finite number, got one that is too large") from None
     if not np.isfinite(number):
-        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+        raise ValueError(f"{name}: expected a finite number, got {shown(value)}")
     return number
 
 
 def positive_integer(value: Any, name: str) -> int:
     """`value` if it is a whole number of at least one; otherwise a message about `name`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected a positive whole number, got {value!r}")
+        raise TypeError(f"{name}: expected a positive whole number, got {shown(value)}")
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}")
     if value > MOST:
@@ -59,7 +63,7 @@ def positive_integer(value: Any, name: str) -> int:
 def share_of_one(value: Any, name: str) -> float:
     """`value` as a float, if it is a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a number from 0 to 1, got {value!r}")
+        raise ValueError(f"{name}: expected a number from 0 to 1, got {shown(value)}")
     return float(value)
 
 
@@ -69,13 +73,13 @@ def check_names(names: Any, size: int | None, argument: str, letter: str) -> tup
     if names is None:
         return tuple(f"{letter}{i}" for i in range(size or 0))
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ValueError(f"{argument}: expected a tuple of names, got {names!r}")
+        raise ValueError(f"{argument}: expected a tuple of names, got {shown(names)}")
     names = tuple(names)
     size = len(names) if size is None else size
     if len(names) != size or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{argument}: expected {size} names, got {names!r}")
+        raise ValueError(f"{argument}: expected {size} names, got {shown(names)}")
     if len(set(names)) != size:
-        raise ValueError(f"{argument}: expected different names, got {names!r}")
+        raise ValueError(f"{argument}: expected different names, got {shown(names)}")
     return names
 
 
@@ -86,10 +90,12 @@ def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[in
     for angle in given:
         if isinstance(angle, str):
             if angle not in names:
-                raise ValueError(f"{argument}: no name is {angle!r}; there are {', '.join(names)}")
+                raise ValueError(
+                    f"{argument}: no name is {shown(angle)}; there are {', '.join(names)}"
+                )
             angle = names.index(angle)
         if isinstance(angle, bool) or not isinstance(angle, int | np.integer):
-            raise ValueError(f"{argument}: expected names or indices, got {angle!r}")
+            raise ValueError(f"{argument}: expected names or indices, got {shown(angle)}")
         if not 0 <= angle < len(names):
             raise ValueError(
                 f"{argument}: expected indices from 0 to {len(names) - 1}, got {angle}"

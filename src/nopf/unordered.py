@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.gaussian import Gaussian
+from nopf.gaussian import Gaussian, shown
 from nopf.layout import square
 from nopf.likelihood import GaussianLikelihood, Likelihood, Observation
 from nopf.noise import Noise
@@ -43,7 +43,7 @@ class UnorderedLikelihood(Likelihood):
             self.unordered
         ):
             raise ValueError(
-                f"unordered: expected 2 to {MOST_UNORDERED} different indices, got {unordered!r}"
+                f"unordered: expected 2 to {MOST_UNORDERED} different indices, got {shown(unordered)}"
             )
         if not all(0 <= i < size for i in self.unordered):
             raise ValueError(
