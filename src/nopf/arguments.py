@@ -1,9 +1,10 @@
 """Arguments that users hand in: each check gives back the value, or a message that names it."""
 
 import contextlib
+import operator
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -60,6 +61,21 @@ def positive_integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def whole_numbers(values: Any, name: str) -> tuple[int, ...]:
+    """`values` as a tuple, if they are whole numbers; otherwise a message about `name`."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected whole numbers, got {shown(values)}") from None
+
+
+def yes_or_no(value: Any, name: str) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
 def share_of_one(value: Any, name: str) -> float:
     """`value` as a float, if it is a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -72,9 +88,13 @@ def check_names(names: Any, size: int | None, argument: str, letter: str) -> tup
     there are none."""
     if names is None:
         return tuple(f"{letter}{i}" for i in range(size or 0))
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ValueError(f"{argument}: expected a tuple of names, got {shown(names)}")
-    names = tuple(names)
+    given = names
+    try:
+        names = None if isinstance(names, str) else tuple(names)
+    except TypeError:
+        names = None
+    if names is None:
+        raise ValueError(f"{argument}: expected a tuple of names, got {shown(given)}")
     size = len(names) if size is None else size
     if len(names) != size or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{argument}: expected {size} names, got {shown(names)}")
@@ -85,7 +105,10 @@ def check_names(names: Any, size: int | None, argument: str, letter: str) -> tup
 
 def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[int, ...]:
     """Indices of the coordinates that are angles, given by name or by index."""
-    given = angles if isinstance(angles, Iterable) and not isinstance(angles, str) else (angles,)
+    try:
+        given = (angles,) if isinstance(angles, str) else tuple(angles)
+    except TypeError:  # one of them
+        given = (angles,)
     indices = []
     for angle in given:
         if isinstance(angle, str):

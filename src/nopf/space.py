@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nopf.arguments import positive_integer, whole_numbers
 from nopf.crowd import total
 from nopf.layout import one_by_one, weighted_sums, written_out
 from nopf.trigonometry import arctan2, cos, elementwise, sin
@@ -41,10 +42,8 @@ class Space(eqx.Module):
     angles: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, size: int, angles: Sequence[int] = ()):
-        self.size = operator.index(size)
-        self.angles = tuple(sorted({operator.index(i) for i in angles}))
-        if self.size < 1:
-            raise ValueError(f"size: expected at least 1 coordinate, got {size}")
+        self.size = positive_integer(size, "size")
+        self.angles = tuple(sorted({*whole_numbers(angles, "angles")}))
         bad = [i for i in self.angles if not 0 <= i < self.size]
         if bad:
             raise ValueError(

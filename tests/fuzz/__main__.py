@@ -22,11 +22,18 @@ def main():
     failures = 0
     if asked.inputs:
         failures += _inputs(asked)
+    if asked.kills:
+        from tests.fuzz.kills import kill
+
+        started = time.perf_counter()
+        print(kill(asked.kills, asked.seed))
+        print(f"{time.perf_counter() - started:.0f} s")
     sys.exit(min(failures, 1))
 
 
 def _inputs(asked):
     from tests.fuzz.arguments import Arguments
+    from tests.fuzz.commands import CommandLines
     from tests.fuzz.kept import Kept
     from tests.fuzz.outcome import Counts, fuzz
     from tests.fuzz.recordings import Recordings
@@ -35,7 +42,7 @@ def _inputs(asked):
     counts, failures, started = Counts(), 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="nopf-fuzz-") as folder:
         kinds = []
-        for room in (Recordings, Arguments, Kept):
+        for room in (Recordings, Arguments, Kept, CommandLines):
             kinds += room(counts, Path(folder)).kinds()
         if asked.only:
             kinds = [kind for kind in kinds if asked.only in kind[1].__qualname__.lower()]

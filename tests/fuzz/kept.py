@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import nopf
-from nopf.benchmarks.results import FORMAT, Cell, Results, settings_of
+from nopf.benchmarks.results import Cell, Results, settings_of
 from nopf.benchmarks.tables import tabulate
 from nopf.catalogue import make_filter
 from nopf.files import read_arrays, write_arrays

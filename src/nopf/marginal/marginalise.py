@@ -57,12 +57,14 @@ def _indices(model: StateSpaceModel, linear: Sequence[str | int]) -> list[int]:
         if isinstance(name, str):
             if name not in model.state_names:
                 raise ValueError(
-                    f"linear: no state is called {shown(name)}; there are {', '.join(model.state_names)}"
+                    f"linear: no state is called {shown(name)}; there are "
+                    f"{', '.join(model.state_names)}"
                 )
             name = model.state_names.index(name)
         if isinstance(name, bool) or not isinstance(name, int) or not 0 <= name < model.space.size:
             raise ValueError(
-                f"linear: expected names or indices from 0 to {model.space.size - 1}, got {shown(name)}"
+                f"linear: expected names or indices from 0 to {model.space.size - 1}, "
+                f"got {shown(name)}"
             )
         found.append(name)
     if not found or len(set(found)) != len(found):
