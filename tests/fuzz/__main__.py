@@ -17,16 +17,17 @@ def main():
     parser.add_argument("--inputs", type=int, default=10_000, help="of all kinds together")
     parser.add_argument("--kills", type=int, default=100, help="of all commands together")
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same inputs")
-    parser.add_argument("--only", help="a word that the names of kinds have")
+    parser.add_argument("--only", help="a kind of input, or a command")
     asked = parser.parse_args()
     failures = 0
     if asked.inputs:
         failures += _inputs(asked)
     if asked.kills:
-        from tests.fuzz.kills import kill
+        from tests.fuzz.kills import COMMANDS, kill
 
         started = time.perf_counter()
-        print(kill(asked.kills, asked.seed))
+        commands = [name for name in COMMANDS if not asked.only or asked.only == name]
+        print(kill(asked.kills, asked.seed, commands))
         print(f"{time.perf_counter() - started:.0f} s")
     sys.exit(min(failures, 1))
 

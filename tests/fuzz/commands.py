@@ -69,34 +69,11 @@ NUMBERS += ["2147483648", "0x10", "1,2", "100,10", ",", "1_000", "١"]
 WORDS = [*NAMES, "all", "", ",", "bpf,bpf", "nopf,", "fast", "paper", "auto", "csv", "json", "svg"]
 WORDS += ["gps", "gps,odometer", "time", "speed", "x" * 50, "\ufeff", "range-only", "sensor-bias"]
 OPTIONS = [
-    "--out",
-    "--data",
-    "--horizon",
-    "--recipe",
-    "--base",
-    "--components",
-    "--steps",
-    "--missing-rate",
-    "--seed",
-    "--filters",
-    "--seeds",
-    "--particles",
-    "--workers",
-    "--repeats",
-    "--proposal",
-    "--filter",
-    "--plot",
-    "--time",
-    "--controls",
-    "--observations",
-    "--start",
-    "--recover",
-    "--format",
-    "--figures",
-    "--calibration",
-    "--series",
-    "--cluster",
-]
+    "--out", "--data", "--horizon", "--recipe", "--base", "--components", "--steps",
+    "--missing-rate", "--seed", "--filters", "--seeds", "--particles", "--workers", "--repeats",
+    "--proposal", "--filter", "--plot", "--time", "--controls", "--observations", "--start",
+    "--recover", "--format", "--figures", "--calibration", "--series", "--cluster",
+]  # fmt: skip
 COLUMNS = ["--time", "--controls", "--observations"]
 OWN = {
     "train": [*COLUMNS, *OPTIONS[:9]],

@@ -23,33 +23,19 @@ CODE = "from nopf.command import main; main()"
 LONGEST = 300  # seconds that a command may take
 MODEL = "robot.py:model"
 COMMANDS = {
-    "train": ["train", MODEL, "--out", "x.nopf", "--horizon", "3", "--steps", "40"],
-    "bench": [
-        "bench",
-        "sensor-bias",
-        "--out",
-        "results",
-        "--filters",
-        "kf,bpf",
-        "--seeds",
-        "3",
-        "--particles",
-        "50",
-    ],
+    "train": ["train", MODEL, "--horizon=3", "--steps=40", "--out=x.nopf"],
+    "bench": ["bench", "sensor-bias", "--filters=kf,bpf", "--seeds=3", "--particles=50"],
     "filter": [
         "filter",
         MODEL,
-        "--data",
-        "run.csv",
-        "--filter",
-        "bpf",
-        "--particles",
-        "50",
-        "--out",
-        "out.csv",
+        "--data=run.csv",
+        "--filter=bpf",
+        "--particles=50",
+        "--out=out.csv",
     ],
     "report": ["report", "results"],
 }
+KINDS = {".nopf": "nopf proposal", ".part": "nopf checkpoint", ".trace": "nopf trace"}
 TIMES = ("wt", "seconds", "compile_seconds", "run_seconds", "date")
 
 
@@ -150,9 +136,6 @@ class Kills:
             "out.csv"
         ]:
             raise Wrong("filter: half a file after a kill")
-        for file, kind in [("x.nopf", "nopf proposal"), ("x.nopf.part", "nopf checkpoint")]:
-            if (place / file).exists():
-                read_arrays(place / file, kind)
 
     def run(self, count):
         """So many kills, on as many cores as there are."""
@@ -185,6 +168,9 @@ def said_by(place):
         elif file.name == "metrics.csv":
             rows = list(csv.DictReader(io.StringIO(text.decode())))
             text = _timeless(rows)
+        elif file.suffix in KINDS:  # safetensors writes its header in any order
+            header, arrays = read_arrays(place / file, KINDS[file.suffix])
+            text = header, {name: array.tobytes() for name, array in arrays.items()}
         elif file.stem == "table":
             text = None  # has the times of the rows
         found[name] = text
