@@ -108,7 +108,7 @@ class Kills:
         kills, went_on, before = 0, False, said_by(place).keys()
         for _ in range(self.random.choice([1, 1, 1, 2, 3])):
             # Most of the time goes by before the first file is written.
-            moment = self.seconds[name] * self.random.triangular(0.1, 1.05, 0.9)
+            moment = self.seconds[name] * self.random.triangular(0.2, 1.05, 1.0)
             process = self._start(name, place)
             try:
                 process.wait(moment)
@@ -131,11 +131,11 @@ class Kills:
         return name, kills, went_on
 
     def _check_whole_files(self, name, place):
-        """Right after a kill: what is there under its own name is whole."""
-        if (place / "out.csv").exists() and said_by(place)["out.csv"] != self.whole[name][
-            "out.csv"
-        ]:
-            raise Wrong("filter: half a file after a kill")
+        """Right after a kill: what is there under its own name is whole, and can be read."""
+        found = said_by(place)
+        for file in ("out.csv", "results/report.html", "x.nopf"):
+            if file in found and found[file] != self.whole[name][file]:
+                raise Wrong(f"{name}: after a kill {file} is not whole")
 
     def run(self, count):
         """So many kills, on as many cores as there are."""
