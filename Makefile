@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo docs reproduce test test-slow test-all lint types format bench-peers clean
+.PHONY: setup demo docs reproduce test test-slow test-all fuzz lint types format bench-peers clean
 
 setup: $(READY)
 
@@ -79,6 +79,14 @@ test-slow: $(READY)
 
 test-all: lint types
 	$(BIN)/python -m pytest -m ''
+
+# What no user would do: odd and damaged inputs of every kind, and commands that are killed. Other
+# inputs with another seed: make fuzz SEED=1
+INPUTS ?= 10000
+KILLS ?= 100
+SEED ?= 0
+fuzz: $(READY)
+	$(QUICKLY) $(BIN)/python -m tests.fuzz --inputs $(INPUTS) --kills $(KILLS) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .venv-peers .venv-peers-numpy demo results site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

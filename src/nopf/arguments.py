@@ -1,9 +1,10 @@
 """Arguments that users hand in: each check gives back the value, or a message that names it."""
 
 import contextlib
+import operator
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from nopf.gaussian import are_numbers
+from nopf.gaussian import are_numbers, shown
 
 try:
     # JAX clamps an index that is too large, and has no public way to be told for one thread only
@@ -25,10 +26,14 @@ MOST = 2**31 - 1  # what JAX counts with, unless it runs in double precision
 
 
 def check_key(key: Any) -> PRNGKeyArray:
-    """The key, if there is one."""
-    kind = getattr(key, "dtype", None)
-    if kind is None or not (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == jnp.uint32):
-        raise TypeError(f"key: expected a random key, for example jax.random.key(0), got {key!r}")
+    """The key, if it is one, and one only."""
+    kind, axes = getattr(key, "dtype", None), np.ndim(key) if hasattr(key, "shape") else None
+    # One of the old kind is an array of numbers.
+    typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key)
+    if not (axes == 0 if typed else kind == jnp.uint32 and axes == 1):
+        raise TypeError(
+            f"key: expected a random key, for example jax.random.key(0), got {shown(key)}"
+        )
     return key
 
 
@@ -41,14 +46,14 @@ def finite_number(value: Any, name: str) -> float:
     except OverflowError:
         raise ValueError(f"{name}: expected a finite number, got one that is too large") from None
     if not np.isfinite(number):
-        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+        raise ValueError(f"{name}: expected a finite number, got {shown(value)}")
     return number
 
 
 def positive_integer(value: Any, name: str) -> int:
     """`value` if it is a whole number of at least one; otherwise a message about `name`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected a positive whole number, got {value!r}")
+        raise TypeError(f"{name}: expected a positive whole number, got {shown(value)}")
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}")
     if value > MOST:
@@ -56,10 +61,25 @@ def positive_integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def whole_numbers(values: Any, name: str) -> tuple[int, ...]:
+    """`values` as a tuple, if they are whole numbers; otherwise a message about `name`."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected whole numbers, got {shown(values)}") from None
+
+
+def yes_or_no(value: Any, name: str) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
 def share_of_one(value: Any, name: str) -> float:
     """`value` as a float, if it is a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a number from 0 to 1, got {value!r}")
+        raise ValueError(f"{name}: expected a number from 0 to 1, got {shown(value)}")
     return float(value)
 
 
@@ -68,28 +88,37 @@ def check_names(names: Any, size: int | None, argument: str, letter: str) -> tup
     there are none."""
     if names is None:
         return tuple(f"{letter}{i}" for i in range(size or 0))
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ValueError(f"{argument}: expected a tuple of names, got {names!r}")
-    names = tuple(names)
+    given = names
+    try:
+        names = None if isinstance(names, str) else tuple(names)
+    except TypeError:
+        names = None
+    if names is None:
+        raise ValueError(f"{argument}: expected a tuple of names, got {shown(given)}")
     size = len(names) if size is None else size
     if len(names) != size or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{argument}: expected {size} names, got {names!r}")
+        raise ValueError(f"{argument}: expected {size} names, got {shown(names)}")
     if len(set(names)) != size:
-        raise ValueError(f"{argument}: expected different names, got {names!r}")
+        raise ValueError(f"{argument}: expected different names, got {shown(names)}")
     return names
 
 
 def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[int, ...]:
     """Indices of the coordinates that are angles, given by name or by index."""
-    given = angles if isinstance(angles, Iterable) and not isinstance(angles, str) else (angles,)
+    try:
+        given = (angles,) if isinstance(angles, str) else tuple(angles)
+    except TypeError:  # one of them
+        given = (angles,)
     indices = []
     for angle in given:
         if isinstance(angle, str):
             if angle not in names:
-                raise ValueError(f"{argument}: no name is {angle!r}; there are {', '.join(names)}")
+                raise ValueError(
+                    f"{argument}: no name is {shown(angle)}; there are {', '.join(names)}"
+                )
             angle = names.index(angle)
         if isinstance(angle, bool) or not isinstance(angle, int | np.integer):
-            raise ValueError(f"{argument}: expected names or indices, got {angle!r}")
+            raise ValueError(f"{argument}: expected names or indices, got {shown(angle)}")
         if not 0 <= angle < len(names):
             raise ValueError(
                 f"{argument}: expected indices from 0 to {len(names) - 1}, got {angle}"

@@ -14,6 +14,8 @@ from nopf.filters import (
     KalmanFilter,
     ParticleFilter,
 )
+from nopf.filters.checks import check_recover
+from nopf.gaussian import shown
 from nopf.marginal import marginalise
 from nopf.model import StateSpaceModel
 from nopf.proposals import (
@@ -262,13 +264,13 @@ def make_filter(
     Raises:
         ValueError: if the name is unknown, or if the filter does not fit the model.
     """
-    if name not in CATALOGUE:
-        raise ValueError(f"filter: expected one of {', '.join(NAMES)}, got {name!r}")
+    if not isinstance(name, str) or name not in CATALOGUE:
+        raise ValueError(f"filter: expected one of {', '.join(NAMES)}, got {shown(name)}")
     listing = CATALOGUE[name]
     if listing.recipe is not None and proposal is None:
         raise ValueError(f"filter: {name} needs a trained proposal; train one with nopf.train")
     flt = listing.make(listing.of(model), particles, tuning, proposal)
-    if not recover:
+    if check_recover(recover, True, None) == 0:
         return flt
     if not isinstance(flt, ParticleFilter | AuxiliaryFilter):
         raise ValueError(f"recover: {name} has no weighted particles that could be drawn anew")

@@ -13,6 +13,7 @@ from nopf.arguments import (
     some_key,
     trial_shape,
 )
+from nopf.gaussian import shown
 from nopf.noise import Noise, count_arguments
 from nopf.steps import Step
 
@@ -44,11 +45,13 @@ def check_functions(prior: Any, transition: Any, observation: Any) -> None:
     if not isinstance(prior, Prior):
         raise TypeError(
             "prior: expected nopf.Gaussian, nopf.GaussianMixture or an object with "
-            f"sample(key) and log_prob(x), got {prior!r}"
+            f"sample(key) and log_prob(x), got {shown(prior)}"
         )
     for name, function in [("transition", transition), ("observation", observation)]:
         if not callable(function) and not (name == "observation" and function is None):
-            raise TypeError(f"{name}: expected a function (x, step) -> array, got {function!r}")
+            raise TypeError(
+                f"{name}: expected a function (x, step) -> array, got {shown(function)}"
+            )
 
 
 def make_process_noise(

@@ -20,6 +20,7 @@ else:
     AnyArray = Array | np.ndarray | np.generic
 
 LOG_2PI = float(np.log(2 * np.pi))
+LONGEST = 200  # letters of a value in a message
 NO_NOISE = 1e-6  # of a correlation matrix: an eigenvalue or pivot below is rounding
 
 
@@ -36,6 +37,12 @@ def are_numbers(array: np.ndarray) -> bool:
     return array.dtype.kind in "fiu" or bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
+def shown(value: Any) -> str:
+    """What a message shows of a value that is refused: one line, however large it is."""
+    text = " ".join(line.strip() for line in repr(value).splitlines())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
 def as_float_array(value: Any, name: str) -> Any:
     """A float array of `value`; in double precision on the host, unless JAX holds it already."""
     if is_traced(value):
@@ -48,7 +55,7 @@ def as_float_array(value: Any, name: str) -> Any:
     except OverflowError as error:
         raise ValueError(f"{name}: expected finite numbers, got one that is too large") from error
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: expected numbers, got {value!r}") from error
+        raise TypeError(f"{name}: expected numbers, got {shown(value)}") from error
     if array is None:
         if given.dtype.kind in "mM":
             raise TypeError(
@@ -56,9 +63,9 @@ def as_float_array(value: Any, name: str) -> Any:
                 "seconds, as (t - t[0]) / np.timedelta64(1, 's') gives them"
             )
         hint = f"; for 0 and 1 pass np.asarray({name}, float)" if given.dtype == bool else ""
-        raise TypeError(f"{name}: expected numbers, got {value!r}{hint}")
+        raise TypeError(f"{name}: expected numbers, got {shown(value)}{hint}")
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name}: expected finite numbers, got {array.tolist()}")
+        raise ValueError(f"{name}: expected finite numbers, got {shown(array.tolist())}")
     return array
 
 
@@ -91,7 +98,7 @@ def scale_factor(value: Any, size: int, name: str, singular: bool = False) -> An
     if host.ndim == 1:
         if np.any(host < 0) or not (singular or np.all(host > 0)):
             raise ValueError(
-                f"{name}: expected positive standard deviations, got {host.tolist()}"
+                f"{name}: expected positive standard deviations, got {shown(host.tolist())}"
                 + (
                     ""
                     if singular
@@ -100,7 +107,9 @@ def scale_factor(value: Any, size: int, name: str, singular: bool = False) -> An
             )
         return array
     if not np.allclose(host, host.T, rtol=1e-6, atol=1e-12):
-        raise ValueError(f"{name}: expected a symmetric covariance matrix, got {host.tolist()}")
+        raise ValueError(
+            f"{name}: expected a symmetric covariance matrix, got {shown(host.tolist())}"
+        )
     # Of the correlations: a state in millimetres beside one in kilometres is not without noise.
     scale = np.sqrt(np.maximum(np.diag(host), 0))
     scale = np.where(scale > 0, scale, 1)
@@ -251,7 +260,7 @@ class GaussianMixture(eqx.Module):
             if np.any(host < 0) or abs(host.sum() - 1) > 1e-5:
                 raise ValueError(
                     "weights: expected non-negative numbers that sum to one, "
-                    f"got {host.tolist()} (sum {host.sum():.6g})"
+                    f"got {shown(host.tolist())} (sum {host.sum():.6g})"
                 )
         count, size = means_.shape
         if stds_.shape in ((), (size,)):

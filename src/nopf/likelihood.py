@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import as_array, expect_shape, shape_of, some_key
-from nopf.gaussian import Gaussian
+from nopf.gaussian import Gaussian, shown
 from nopf.keys import plain
 from nopf.layout import one_by_one
 from nopf.noise import Noise
@@ -338,7 +338,7 @@ def check_together(
     """Says which of a model's arguments do not go together."""
     if likelihood is not None:
         if not isinstance(likelihood, Likelihood):
-            raise TypeError(f"likelihood: expected a nopf.Likelihood, got {likelihood!r}")
+            raise TypeError(f"likelihood: expected a nopf.Likelihood, got {shown(likelihood)}")
         if any(value is not None for value in (observation, noise, log_prob, sample, tails)):
             raise ValueError(
                 "likelihood: expected instead of observation, observation_noise, "
@@ -357,7 +357,9 @@ def check_together(
             f"and observation_sample instead of it, got {'both' if custom else 'neither'}"
         )
     if tails is not None and not isinstance(tails, Tails):
-        raise TypeError(f"robust: expected nopf.Outliers(…) or nopf.StudentT(…), got {tails!r}")
+        raise TypeError(
+            f"robust: expected nopf.Outliers(…) or nopf.StudentT(…), got {shown(tails)}"
+        )
     if tails is not None and custom:
         raise ValueError(
             "robust: expected together with observation_noise, of which it changes the tails; "

@@ -32,7 +32,7 @@ from nopf.functions import (
     state_size,
     width_of,
 )
-from nopf.gaussian import Gaussian, GaussianMixture, is_traced
+from nopf.gaussian import Gaussian, GaussianMixture, is_traced, shown
 from nopf.keys import plain
 from nopf.layout import one_by_one
 from nopf.likelihood import (
@@ -139,7 +139,7 @@ class StateSpaceModel(eqx.Module):
         state_angles = check_angles("state_angles", state_angles, self.state_names)
         self.dt = finite_number(dt, "dt")
         if self.dt <= 0:
-            raise ValueError(f"dt: expected a positive number, got {dt!r}")
+            raise ValueError(f"dt: expected a positive number, got {shown(dt)}")
         self.prior, self.transition = prior, transition
         self.process_noise, self.noise_size = make_process_noise(
             process_noise, noise_size, size, transition
@@ -421,5 +421,5 @@ class StateSpaceModel(eqx.Module):
 def check_model(model: StateSpaceModel) -> StateSpaceModel:
     """The model, if it is one."""
     if not isinstance(model, StateSpaceModel):
-        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {model!r}")
+        raise TypeError(f"model: expected a nopf.StateSpaceModel, got {shown(model)}")
     return model

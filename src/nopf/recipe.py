@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from nopf.gaussian import shown
+
 SEVERAL = 2  # components that are tried where one leaves out a mode
 # Far beyond what is useful. What a file asks for is built and compiled.
 LARGEST = {"width": 2**16, "depth": 2**8, "components": 2**8, "iterations": 1000}
@@ -80,10 +82,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ValueError(f"name: expected a text, got {self.name!r}")
+            raise ValueError(f"name: expected a text, got {shown(self.name)}")
         for name in ("innovations", "batch_norm", "closed_form"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name}: expected True or False, got {shown(getattr(self, name))}"
+                )
         _one_of("base", self.base, ("auto", "skeleton", "linearised"))
         _one_of("objective", self.objective, ("auto", "exclusive", "inclusive"))
         if self.components is not None:
@@ -156,24 +160,25 @@ def as_recipe(recipe: "Recipe | str | None") -> Recipe:
     """The recipe meant by a name, or the recipe itself."""
     if isinstance(recipe, Recipe):
         return recipe
-    known = {None: Recipe.fast, "fast": Recipe.fast, "paper": Recipe.paper}
-    if recipe not in known:
-        raise ValueError(f'recipe: expected "fast", "paper" or a nopf.Recipe, got {recipe!r}')
-    return known[recipe]()
+    known = {"fast": Recipe.fast, "paper": Recipe.paper}
+    name = "fast" if recipe is None else recipe
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f'recipe: expected "fast", "paper" or a nopf.Recipe, got {shown(recipe)}')
+    return known[name]()
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {shown(value)}")
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ValueError(f"{name}: expected a whole number of at least {low}, got {value!r}")
+        raise ValueError(f"{name}: expected a whole number of at least {low}, got {shown(value)}")
     if high is not None and value > high:
         raise ValueError(f"{name}: expected at most {high}, got {value}")
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+        raise ValueError(f"{name}: expected a number from {low:g} to {high:g}, got {shown(value)}")

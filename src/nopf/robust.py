@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import finite_number
-from nopf.gaussian import LOG_2PI
+from nopf.gaussian import LOG_2PI, shown
 
 
 class Tails(eqx.Module):
@@ -50,9 +50,9 @@ class Outliers(Tails):
     def __init__(self, rate: float | int = 0.05, scale: float | int = 10.0):
         self.rate, self.scale = finite_number(rate, "rate"), finite_number(scale, "scale")
         if not 0 < self.rate < 1:
-            raise ValueError(f"rate: expected a number between 0 and 1, got {rate!r}")
+            raise ValueError(f"rate: expected a number between 0 and 1, got {shown(rate)}")
         if not self.scale > 1:
-            raise ValueError(f"scale: expected a number above 1, got {scale!r}")
+            raise ValueError(f"scale: expected a number above 1, got {shown(scale)}")
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
         coin_key, key = jax.random.split(key)
@@ -85,7 +85,7 @@ class StudentT(Tails):
     def __init__(self, freedom: float | int = 4.0):
         self.freedom = finite_number(freedom, "freedom")
         if self.freedom <= 0:
-            raise ValueError(f"freedom: expected a positive number, got {freedom!r}")
+            raise ValueError(f"freedom: expected a positive number, got {shown(freedom)}")
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
         return jax.random.t(key, self.freedom, (size,))

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from nopf.arguments import positive_integer
+from nopf.arguments import check_key, positive_integer
 from nopf.compiling import run_seldom
 from nopf.gaussian import AnyArray, Numbers, as_float_array, is_traced
-from nopf.model import Particle, StateSpaceModel
+from nopf.model import Particle, StateSpaceModel, check_model
 from nopf.steps import Step
 
 
@@ -55,10 +55,11 @@ def simulate(
         start: the time of the initial state, 0 if left out.
         batch: how many independent trajectories; one, without a batch axis, if left out.
     """
+    check_model(model)
     steps = model.steps(positive_integer(horizon, "horizon"), times, controls, start)
     if initial_state is not None:
         initial_state = model.space.relative(_vector(initial_state, model.space.size))
-    paths = simulate_particles(model.whole, steps, key, initial_state, batch)
+    paths = simulate_particles(model.whole, steps, check_key(key), initial_state, batch)
     return Trajectories(
         model.space.absolute(paths.initial_state),
         model.space.absolute(paths.states),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from nopf.arguments import positive_integer, whole_numbers
 from nopf.crowd import total
 from nopf.gaussian import is_traced
 from nopf.layout import one_by_one, weighted_sums, written_out
@@ -53,10 +54,8 @@ class Space(eqx.Module):
         self, size: int, angles: Sequence[int] = (), origin: tuple[float, ...] | None = None
     ):
         self.origin = origin
-        self.size = operator.index(size)
-        self.angles = tuple(sorted({operator.index(i) for i in angles}))
-        if self.size < 1:
-            raise ValueError(f"size: expected at least 1 coordinate, got {size}")
+        self.size = positive_integer(size, "size")
+        self.angles = tuple(sorted({*whole_numbers(angles, "angles")}))
         bad = [i for i in self.angles if not 0 <= i < self.size]
         if bad:
             raise ValueError(

@@ -1,7 +1,6 @@
 """UnorderedLikelihood: measurements of which it is not known which sensor each comes from."""
 
 import itertools
-import operator
 from math import factorial
 from typing import Any
 
@@ -11,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.gaussian import Gaussian
+from nopf.arguments import positive_integer, whole_numbers
+from nopf.gaussian import Gaussian, shown
 from nopf.layout import square
 from nopf.likelihood import GaussianLikelihood, Likelihood, Observation
 from nopf.noise import Noise
@@ -38,12 +38,13 @@ class UnorderedLikelihood(Likelihood):
     unordered: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, observation: Observation, noise: Any, unordered: Any, size: int):
-        self.unordered = tuple(operator.index(i) for i in unordered)
+        self.unordered, size = whole_numbers(unordered, "unordered"), positive_integer(size, "size")
         if not 2 <= len(self.unordered) <= MOST_UNORDERED or len(set(self.unordered)) != len(
             self.unordered
         ):
             raise ValueError(
-                f"unordered: expected 2 to {MOST_UNORDERED} different indices, got {unordered!r}"
+                f"unordered: expected 2 to {MOST_UNORDERED} different indices, "
+                f"got {shown(unordered)}"
             )
         if not all(0 <= i < size for i in self.unordered):
             raise ValueError(

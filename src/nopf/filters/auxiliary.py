@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import positive_integer, share_of_one
+from nopf.arguments import positive_integer, share_of_one, yes_or_no
 from nopf.crowd import check_mesh, log_total
 from nopf.filters.checks import check_proposal, check_recover, check_resampling
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -76,9 +76,11 @@ class AuxiliaryFilter(ParticleEngine):
         self.resampling = check_resampling(resampling)
         self.defensive = None if defensive is None else share_of_one(defensive, "defensive")
         self.quantiles = check_quantiles(quantiles)
-        self.health = bool(health)
+        self.health = yes_or_no(health, "health")
         self.mesh = check_mesh(mesh, self.particles)
-        self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
+        self.first_step = (
+            self.proposal.meets_prior if first_step is None else yes_or_no(first_step, "first_step")
+        )
         self.recover = check_recover(recover, self.health, self.mesh)
 
     def choose(

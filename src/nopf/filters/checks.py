@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from nopf.arguments import shape_of, share_of_one, some_key
 from nopf.filters.moving import Ancestors, as_arrays, move_all
-from nopf.gaussian import is_traced
+from nopf.gaussian import is_traced, shown
 from nopf.model import StateSpaceModel
 from nopf.proposals import Law, Move, Proposal, TransitionProposal
 from nopf.proposals.proposal import WeighsItself
@@ -48,7 +48,9 @@ def check_proposal(proposal: Proposal | None, model: StateSpaceModel) -> Proposa
         model.nominal_step(),
     )
     if not isinstance(move, Move):  # what `propose` gave
-        raise TypeError(f"proposal: expected {name}.{said} to return a nopf.Move, got {move!r}")
+        raise TypeError(
+            f"proposal: expected {name}.{said} to return a nopf.Move, got {shown(move)}"
+        )
     one = jax.tree.map(lambda leaf: leaf.shape[1:], ancestors.states)
     for part, shape in [("state", one), ("log_weight", ())]:
         got = jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], getattr(move, part))
@@ -108,7 +110,7 @@ def check_resampling(resampling: Resampling) -> Resampling:
     if not callable(resampling):
         raise TypeError(
             "resampling: expected nopf.systematic, stratified, residual, multinomial or a "
-            f"function (key, log_weights) -> ancestors, got {resampling!r}"
+            f"function (key, log_weights) -> ancestors, got {shown(resampling)}"
         )
     if not str(getattr(resampling, "__module__", "")).startswith("nopf."):
         _check_ancestors(resampling)

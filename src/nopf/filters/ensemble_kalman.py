@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import check_key, positive_integer
+from nopf.arguments import check_key, positive_integer, yes_or_no
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import DRAWS, Judged, judge_among
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -57,7 +57,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         self.model = check_model(model).whole
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
-        self.health = bool(health)
+        self.health = yes_or_no(health, "health")
 
     def begin(self, key: PRNGKeyArray | None) -> Ensemble:
         key, prior_key = jax.random.split(quick(check_key(key)))

@@ -21,7 +21,7 @@ from nopf.filters.monitor import Monitor
 from nopf.filters.posterior import Info, Posterior, check_one_series
 from nopf.filters.precision import warn_if_too_coarse
 from nopf.filters.smoothing import Smoothed, draw_backwards
-from nopf.gaussian import Numbers, as_float_array, is_traced
+from nopf.gaussian import Numbers, as_float_array, is_traced, shown
 from nopf.model import StateSpaceModel
 from nopf.steps import Step, check_clock, part
 
@@ -274,7 +274,7 @@ class Filter(eqx.Module, Generic[Belief]):
                 f"ys: expected a multiple of {self.over[0].size} series, one or more for each "
                 f"device of the mesh, got {series.shape[0]}"
             )
-        keys = None if key is None else jax.random.split(key, series.shape[0])
+        keys = None if key is None else jax.random.split(check_key(key), series.shape[0])
         if not self.has_first_step:
             outcome = loop.compiled_batch(self, keys, series, steps, keep == "particles", None)
             return _posterior(self, loop.on_host(outcome), series, steps)
@@ -361,8 +361,8 @@ def _steps(
     first: int = 1,
 ) -> Step:
     """The steps of a series that a filter is given."""
-    if keep not in (None, "particles"):
-        raise ValueError(f"keep: expected None or 'particles', got {keep!r}")
+    if not (keep is None or (isinstance(keep, str) and keep == "particles")):
+        raise ValueError(f"keep: expected None or 'particles', got {shown(keep)}")
     steps = flt.model.steps(ys.shape[-2], times, controls, start, first)
     flt.check_steps(steps)
     return steps

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nopf.gaussian import as_float_array, is_traced
+from nopf.gaussian import as_float_array, is_traced, shown
 from nopf.model import StateSpaceModel
 from nopf.space import EXTREME_LEVEL
 
@@ -19,9 +19,12 @@ def check_observations(model: StateSpaceModel, ys: Any, *axes: str) -> Any:
     width = model.observation_space.size
     if isinstance(ys, np.ma.MaskedArray):
         ys = np.ma.filled(ys.astype(float), np.nan)
-    elif not is_traced(ys):
-        ys = np.asarray(ys)
     name = "ys" if axes else "y"
+    if not is_traced(ys):
+        try:
+            ys = np.asarray(ys)
+        except (TypeError, ValueError):
+            raise TypeError(f"{name}: expected numbers, got {shown(ys)}") from None
     shape = f"({', '.join([*axes, str(width)])})" if axes else f"({width},)"
     if ys.ndim != len(axes) + 1 or ys.shape[-1] != width:
         raise ValueError(
@@ -50,7 +53,10 @@ def check_observations(model: StateSpaceModel, ys: Any, *axes: str) -> Any:
 
 def check_quantiles(levels: Any) -> tuple[float, ...]:
     """The levels, if there are quantiles at them."""
-    levels = tuple(np.atleast_1d(as_float_array(levels, "quantiles")).tolist())
+    given = np.atleast_1d(as_float_array(levels, "quantiles"))
+    if given.ndim != 1:
+        raise ValueError(f"quantiles: expected a tuple of levels, got shape {given.shape}")
+    levels = tuple(given.tolist())
     if not all(EXTREME_LEVEL <= level <= 1 - EXTREME_LEVEL for level in levels):
         raise ValueError(
             f"quantiles: expected levels from {EXTREME_LEVEL} to {1 - EXTREME_LEVEL}, got {levels}"

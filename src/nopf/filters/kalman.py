@@ -10,7 +10,7 @@ import jax.scipy.special
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import positive_integer
+from nopf.arguments import positive_integer, yes_or_no
 from nopf.filters.filter import Filter, Update
 from nopf.filters.health import Judged
 from nopf.filters.inputs import QUANTILES, check_quantiles
@@ -60,7 +60,7 @@ class KalmanFilter(Filter[GaussianBelief]):
         self.model = check_model(model).whole
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
-        self.health = bool(health)
+        self.health = yes_or_no(health, "health")
         _refuse(_why_not_linear_gaussian(self.model))
 
     def check_steps(self, steps: Step) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from nopf.arguments import check_key, positive_integer, share_of_one
+from nopf.arguments import check_key, positive_integer, share_of_one, yes_or_no
 from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
 from nopf.filters.checks import check_proposal, check_recover, check_resampling
 from nopf.filters.filter import Filter, Update
@@ -410,9 +410,11 @@ class ParticleFilter(ParticleEngine):
         self.resampling = check_resampling(resampling)
         self.quantiles = check_quantiles(quantiles)
         self.ess_threshold = share_of_one(ess_threshold, "ess_threshold")
-        self.health = bool(health)
+        self.health = yes_or_no(health, "health")
         self.mesh = check_mesh(mesh, self.particles)
-        self.first_step = self.proposal.meets_prior if first_step is None else bool(first_step)
+        self.first_step = (
+            self.proposal.meets_prior if first_step is None else yes_or_no(first_step, "first_step")
+        )
         self.recover = check_recover(recover, self.health, self.mesh)
 
     def choose(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from nopf.crowd import log_total, total
 from nopf.filters.monitor import Monitor
-from nopf.gaussian import AnyArray
+from nopf.gaussian import AnyArray, shown
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
 from nopf.robust import Tails
@@ -302,5 +302,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
 
 def check_one_series(posterior: Posterior, name: str) -> None:
     """Refuses the posterior of `run_batch`, for what is done with one series."""
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"posterior: expected a nopf.Posterior, got {shown(posterior)}")
     if posterior.mean.ndim != 2:
         raise ValueError(f"{name}: expected the posterior of one series, not that of run_batch")

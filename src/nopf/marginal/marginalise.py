@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from nopf.arguments import shape_of
+from nopf.gaussian import shown
 from nopf.linear import Columns, is_zero
 from nopf.marginal.model import MarginalisedModel
 from nopf.marginal.pieces import predict_covariance, update_covariance
@@ -56,16 +57,20 @@ def _indices(model: StateSpaceModel, linear: Sequence[str | int]) -> list[int]:
         if isinstance(name, str):
             if name not in model.state_names:
                 raise ValueError(
-                    f"linear: no state is called {name!r}; there are {', '.join(model.state_names)}"
+                    f"linear: no state is called {shown(name)}; there are "
+                    f"{', '.join(model.state_names)}"
                 )
             name = model.state_names.index(name)
         if isinstance(name, bool) or not isinstance(name, int) or not 0 <= name < model.space.size:
             raise ValueError(
-                f"linear: expected names or indices from 0 to {model.space.size - 1}, got {name!r}"
+                f"linear: expected names or indices from 0 to {model.space.size - 1}, "
+                f"got {shown(name)}"
             )
         found.append(name)
     if not found or len(set(found)) != len(found):
-        raise ValueError(f"linear: expected different states, one at least, got {list(linear)!r}")
+        raise ValueError(
+            f"linear: expected different states, one at least, got {shown(list(linear))}"
+        )
     return found
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import positive_integer, share_of_one
 from nopf.compiling import run_once, traced_once
-from nopf.gaussian import is_traced
+from nopf.gaussian import is_traced, shown
 from nopf.layout import MANY
 from nopf.linear import (
     Pattern,
@@ -74,7 +74,12 @@ class LinearisedProposal(Proposal):
     ):
         self.iterations = positive_integer(iterations, "iterations")
         self.defensive = None if defensive is None else share_of_one(defensive, "defensive")
-        self.pattern = None if pattern is None else tuple(tuple(rows) for rows in pattern)
+        try:
+            self.pattern = None if pattern is None else tuple(tuple(rows) for rows in pattern)
+        except TypeError:
+            raise TypeError(
+                f"pattern: expected a tuple of indices for each noise number, got {shown(pattern)}"
+            ) from None
 
     def check(self, model: StateSpaceModel) -> None:
         reason = model.likelihood.why_not_additive

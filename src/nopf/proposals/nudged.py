@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from nopf.arguments import positive_integer
+from nopf.arguments import finite_number, positive_integer
 from nopf.model import StateSpaceModel
 from nopf.proposals.importance import Move
 from nopf.proposals.proposal import Proposal
@@ -31,7 +31,7 @@ class NudgedProposal(Proposal):
 
     def __init__(self, particles: int, eta: float = 2e-4):
         self.particles = positive_integer(particles, "particles")
-        self.eta = float(eta)
+        self.eta = finite_number(eta, "eta")
         if not self.eta > 0:
             raise ValueError(f"eta: expected a positive number, got {eta}")
 

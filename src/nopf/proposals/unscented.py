@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nopf.arguments import finite_number
 from nopf.gaussian import Gaussian, Numbers
 from nopf.linear import cholesky, solve_lower, solve_upper
 from nopf.model import StateSpaceModel
@@ -37,7 +38,7 @@ class UnscentedProposal(Proposal):
 
     def __init__(self, observation_noise: Numbers = None, beta: float = 2.0):
         self.observation_noise = observation_noise
-        self.beta = float(beta)
+        self.beta = finite_number(beta, "beta")
 
     def check(self, model: StateSpaceModel) -> None:
         if not hasattr(model.prior, "covariance"):

@@ -14,6 +14,7 @@ from nopf.arguments import check_key, positive_integer
 from nopf.compiling import run_seldom
 from nopf.filters.particle import ParticleEngine
 from nopf.filters.posterior import Posterior, check_one_series
+from nopf.gaussian import shown
 from nopf.keys import quick
 from nopf.model import StateSpaceModel
 from nopf.proposals.fingerprint import fingerprint
@@ -57,7 +58,7 @@ def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) 
         raise TypeError(f"flt: expected a filter with a proposal, got {type(flt).__name__}")
     if not isinstance(flt.proposal, NeuralProposal):
         raise TypeError(
-            f"adapt: only a learned proposal can learn, this filter has {flt.proposal!r}"
+            f"adapt: only a learned proposal can learn, this filter has {shown(flt.proposal)}"
         )
     _check_seen(flt.model, seen)
     rounds = -(-positive_integer(steps, "steps") // ROUND)
