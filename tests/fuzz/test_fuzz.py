@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ import pytest
 from nopf import files
 from nopf.benchmarks.results import Results
 from tests import recordings
-from tests.command.calling import CODE, nopf
+from tests.command.calling import CODE
 
 
 def fuzz(*arguments):
@@ -58,15 +57,16 @@ def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path):
     (tmp_path / "run.csv").write_text(recordings.GOOD)
     (tmp_path / "out.csv").write_text("old")
     before = sorted(file.name for file in tmp_path.iterdir())
-    command = ("--no-cache", "filter", "robot.py:model", "--data", "run.csv", "--filter", "bpf")
-    limit = (200, 200)
-    done = nopf(
-        *command,
-        *("--particles", 16, "--out", "out.csv"),
+    limited = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (200, 200)); {CODE}"
+    words = "--no-cache filter robot.py:model --data run.csv --filter bpf --particles 16"
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words.split(), "--out", "out.csv"],
+        capture_output=True,
+        text=True,
+        check=False,
         cwd=tmp_path,
         env={k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
         | {"PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("nopf: ")

@@ -32,6 +32,7 @@ FORMAT = 1
 TRAINING_SEED = 0
 KIND = "nopf trace"
 LARGEST = 1e100  # of a number: beyond it sums of squares overflow
+SHORTEST = 1e-9  # seconds of a run: draws are divided by them
 
 Row = dict[str, Any]
 Trace = dict[str, np.ndarray]
@@ -321,7 +322,7 @@ def _checked_row(file: Path, cell: Cell, row: Any) -> Row:
     if "repeats" in row or any(name in row for name in DRAWS):
         right["repeats"] = _is_count(row.get("repeats"))
         seconds = row.get("run_seconds")
-        right["run_seconds"] = _is_number(seconds) and seconds > 0
+        right["run_seconds"] = _is_number(seconds) and seconds > SHORTEST
         right |= {name: row.get(name) is None or _is_number(row[name]) for name in DRAWS}
     wrong = [name for name, fits in right.items() if not fits]
     if wrong:

@@ -192,7 +192,7 @@ class NeuralProposal(Proposal):
                 )
         loaded = fill(empty, arrays, path)
         trained = jax.tree.map(jnp.asarray, (loaded.network, loaded.features))
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained[0])):
             raise FileError(f"{path}: some weights are no finite numbers; train it again")
         return eqx.tree_at(lambda p: (p.network, p.features), loaded, trained)
 
