@@ -165,6 +165,23 @@ def test_evaluate_gathers_them_all():
     assert scores["ess"] == pytest.approx(float(metrics.effective_sample_size(w)), rel=1e-5)
     assert scores["log_evidence"] == posterior.log_evidence
     assert set(scores) == {"nmse", "pnll", "es", "ess", "made", "picp", "log_evidence"}
+    later = metrics.evaluate(jax.random.key(1), model, posterior, path, first=3)
+    rest = (x[3:], w[3:], path.states[3:])
+    assert later["nmse"] == pytest.approx(float(metrics.nmse(model.space, *rest)), rel=1e-5)
+    assert later["picp"] == pytest.approx(float(metrics.joint_picp(model.space, *rest)), rel=1e-5)
+    assert later["ess"] == pytest.approx(float(np.mean(posterior.ess[3:])), rel=1e-5)
+    # The last step has no next observation; the one before it has.
+    steps = len(path.observations) - 1
+    single = [
+        metrics.evaluate(jax.random.key(1), model, posterior, path, first=steps - k)["pnll"]
+        for k in (0, 1)
+    ]
+    assert single[0] is None
+    assert np.isfinite(single[1])
+    assert later["pnll"] != scores["pnll"]
+    assert later["log_evidence"] == scores["log_evidence"]
+    with pytest.raises(ValueError, match="first: expected a step from 0 to 58, got 59"):
+        metrics.evaluate(jax.random.key(1), model, posterior, path, first=59)
     with pytest.raises(ValueError, match="keep="):
         metrics.evaluate(
             jax.random.key(1), model, flt.run(path.observations, key=jax.random.key(0)), path

@@ -78,9 +78,10 @@ def yes_or_no(value: Any, name: str) -> bool:
 
 def share_of_one(value: Any, name: str) -> float:
     """`value` as a float, if it is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+    number = finite_number(value, name)
+    if not 0 <= number <= 1:
         raise ValueError(f"{name}: expected a number from 0 to 1, got {shown(value)}")
-    return float(value)
+    return number
 
 
 def check_names(names: Any, size: int | None, argument: str, letter: str) -> tuple[str, ...]:

@@ -10,12 +10,14 @@ All take a whole series and average over its T steps:
 metric of the paper, is not a function of particles.
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf import resampling
 from nopf.filters import Posterior
@@ -25,7 +27,6 @@ from nopf.space import Space
 from nopf.steps import Step
 
 
-@eqx.filter_jit
 def nmse(
     space: Space,
     particles: Float[Array, "t n d"],
@@ -33,13 +34,23 @@ def nmse(
     truth: Float[Array, "t d"],
 ) -> Float[Array, ""]:
     """Squared error of the posterior mean, relative to the mean square of the truth."""
-    _check(space, particles, log_weights, truth)
-    means = jax.vmap(space.mean)(particles, jax.nn.softmax(log_weights))
-    error = jnp.mean(space.difference(means, truth) ** 2)
-    return error / (jnp.mean(truth**2) + 1e3 * jnp.finfo(truth.dtype).eps)
+    return _relative(_square_errors(space, particles, log_weights, truth), truth)
 
 
 @eqx.filter_jit
+def _square_errors(
+    space: Space, particles: Array, log_weights: Array, truth: Array
+) -> Float[Array, " t"]:
+    _check(space, particles, log_weights, truth)
+    means = jax.vmap(space.mean)(particles, jax.nn.softmax(log_weights))
+    return jnp.mean(space.difference(means, truth) ** 2, axis=1)
+
+
+def _relative(square_errors: Float[Array, " t"], truth: Float[Array, "t d"]) -> Float[Array, ""]:
+    tiny = 1e3 * jnp.finfo(truth.dtype).eps
+    return jnp.mean(square_errors) / (jnp.mean(truth**2) + tiny)
+
+
 def pnll(
     key: PRNGKeyArray,
     model: StateSpaceModel,
@@ -53,7 +64,19 @@ def pnll(
     The last step has no next observation and is left out, and so is a step whose next observation
     is missing altogether. `steps` are those of the observations (`Trajectories.steps`).
     """
+    scores = _predictions(key, model, particles, log_weights, observations, steps)
+    return jnp.mean(scores, where=_followed(observations))
 
+
+@eqx.filter_jit
+def _predictions(
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    particles: Array,
+    log_weights: Array,
+    observations: Array,
+    steps: Step,
+) -> Float[Array, " s"]:
     def one(
         key: PRNGKeyArray, states: Array, log_weights: Array, y: Array, step: Step
     ) -> Float[Array, ""]:
@@ -64,14 +87,17 @@ def pnll(
 
     following = observations[1:]
     keys = jax.random.split(key, following.shape[0])
-    scores = jax.lax.map(
+    return jax.lax.map(
         lambda inputs: one(*inputs),
         (keys, particles[:-1], log_weights[:-1], following, jax.tree.map(lambda s: s[1:], steps)),
     )
-    return jnp.mean(scores, where=jnp.any(~jnp.isnan(following), axis=-1))
 
 
-@eqx.filter_jit
+def _followed(observations: Float[Array, "t m"]) -> Bool[Array, " s"]:
+    """Which steps have a next observation."""
+    return jnp.any(~jnp.isnan(observations[1:]), axis=-1)
+
+
 def energy_score(
     key: PRNGKeyArray,
     space: Space,
@@ -84,7 +110,18 @@ def energy_score(
 
     The second expectation is estimated from `pairs` pairs drawn with replacement at every step.
     """
+    return jnp.mean(_energy_scores(key, space, particles, log_weights, truth, pairs))
 
+
+@eqx.filter_jit
+def _energy_scores(
+    key: PRNGKeyArray,
+    space: Space,
+    particles: Array,
+    log_weights: Array,
+    truth: Array,
+    pairs: int = 2048,
+) -> Float[Array, " t"]:
     def one(key: PRNGKeyArray, states: Array, log_weights: Array, truth: Array) -> Float[Array, ""]:
         weights = jax.nn.softmax(log_weights)
         cumulative = jnp.cumsum(weights)
@@ -96,7 +133,7 @@ def energy_score(
 
     _check(space, particles, log_weights, truth)
     keys = jax.random.split(key, truth.shape[0])
-    return jnp.mean(jax.lax.map(lambda i: one(*i), (keys, particles, log_weights, truth)))
+    return jax.lax.map(lambda i: one(*i), (keys, particles, log_weights, truth))
 
 
 @eqx.filter_jit
@@ -105,16 +142,19 @@ def effective_sample_size(log_weights: Float[Array, "t n"]) -> Float[Array, ""]:
     return jnp.mean(resampling.effective_sample_size(log_weights))
 
 
-@eqx.filter_jit
 def made(
     space: Space, particles: Float[Array, "t n d"], truth: Float[Array, "t d"]
 ) -> Float[Array, ""]:
     """Distance from the truth to the nearest particle, whatever its weight."""
-    _check(space, particles, None, truth)
-    return jnp.mean(jnp.min(space.distance(particles, truth[:, None]), axis=1))
+    return jnp.mean(_nearest(space, particles, truth))
 
 
 @eqx.filter_jit
+def _nearest(space: Space, particles: Array, truth: Array) -> Float[Array, " t"]:
+    _check(space, particles, None, truth)
+    return jnp.min(space.distance(particles, truth[:, None]), axis=1)
+
+
 def joint_picp(
     space: Space,
     particles: Float[Array, "t n d"],
@@ -123,6 +163,13 @@ def joint_picp(
     alpha: float = 0.1,
 ) -> Float[Array, ""]:
     """How often the truth lies in the (1 − alpha) ellipsoid of the weighted mean and covariance."""
+    return jnp.mean(_covered(space, particles, log_weights, truth, alpha))
+
+
+@eqx.filter_jit
+def _covered(
+    space: Space, particles: Array, log_weights: Array, truth: Array, alpha: float = 0.1
+) -> Float[Array, " t"]:
     _check(space, particles, log_weights, truth)
     if not 0 < alpha < 1:
         raise ValueError(f"alpha: expected a number between 0 and 1, got {alpha}")
@@ -135,11 +182,15 @@ def joint_picp(
         error = space.difference(truth, mean)
         return error @ jnp.linalg.solve(cov, error) <= threshold
 
-    return jnp.mean(jax.vmap(inside)(particles, log_weights, truth).astype(particles.dtype))
+    return jax.vmap(inside)(particles, log_weights, truth).astype(particles.dtype)
 
 
 def evaluate(
-    key: PRNGKeyArray, model: StateSpaceModel, posterior: Posterior, path: Trajectories
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    posterior: Posterior,
+    path: Trajectories,
+    first: int = 0,
 ) -> dict[str, float | None]:
     """All metrics of one filtered series, and its log-evidence.
 
@@ -148,14 +199,31 @@ def evaluate(
         model: the model.
         posterior: from `run` with `keep="particles"`.
         path: the simulated truth and data that were filtered.
+        first: the first step that counts: 1 leaves out the one at which the prior meets the first
+            observation. The log-evidence is that of all steps.
 
     Returns:
-        `nmse`, `pnll` (None for a single observation), `es`, `ess` (None for a filter without
-        weights), `made`, `picp` and `log_evidence`. A Kalman filter is scored by samples of its
-        posterior.
+        `nmse`, `pnll` (None where no step that counts has a next observation), `es`, `ess` (None
+        for a filter without weights), `made`, `picp` and `log_evidence`. A Kalman filter is scored
+        by samples of its posterior.
     """
+    return evaluate_from([first], key, model, posterior, path)[0]
+
+
+def evaluate_from(
+    firsts: Sequence[int],
+    key: PRNGKeyArray,
+    model: StateSpaceModel,
+    posterior: Posterior,
+    path: Trajectories,
+) -> list[dict[str, float | None]]:
+    """`evaluate` for several first steps at once: what is costly is computed once."""
     if posterior.particles is None or posterior.log_weights is None:
         raise ValueError('posterior: expected one with particles; pass keep="particles" to run')
+    last = len(path.observations) - 1
+    for first in firsts:
+        if not 0 <= first <= last:
+            raise ValueError(f"first: expected a step from 0 to {last}, got {first}")
     pnll_key, es_key = jax.random.split(key)
     space, w = model.space, posterior.log_weights
     x, truth, ys = (
@@ -166,15 +234,30 @@ def evaluate(
             (model.observation_space, path.observations),
         ]
     )
-    return {
-        "nmse": float(nmse(space, x, w, truth)),
-        "pnll": float(pnll(pnll_key, model, x, w, ys, path.steps)) if len(ys) > 1 else None,
-        "es": float(energy_score(es_key, space, x, w, truth)),
-        "ess": None if posterior.ess is None else float(jnp.mean(posterior.ess)),
-        "made": float(made(space, x, truth)),
-        "picp": float(joint_picp(space, x, w, truth)),
-        "log_evidence": float(posterior.log_evidence),
+    errors = _square_errors(space, x, w, truth)
+    averaged = {
+        "pnll": _predictions(pnll_key, model, x, w, ys, path.steps) if last else None,
+        "es": _energy_scores(es_key, space, x, w, truth),
+        "ess": posterior.ess,
+        "made": _nearest(space, x, truth),
+        "picp": _covered(space, x, w, truth),
     }
+
+    def mean(name: str, first: int) -> float | None:
+        values = averaged[name]
+        if values is None:
+            return None
+        counts = _followed(ys)[first:] if name == "pnll" else None
+        if counts is not None and not counts.any():
+            return None
+        return float(jnp.mean(values[first:], where=counts))
+
+    return [
+        {"nmse": float(_relative(errors[first:], truth[first:]))}
+        | {name: mean(name, first) for name in averaged}
+        | {"log_evidence": float(posterior.log_evidence)}
+        for first in firsts
+    ]
 
 
 def _check(space: Space, particles: Array, log_weights: Array | None, truth: Array) -> None:

@@ -50,6 +50,8 @@ class Recipe:
         patience: evaluations without progress before the step size decays to zero and training
             ends (as it does when little is left to learn, or in the last quarter of `steps`); None
             to go on to the last step at the same step size.
+        keep: which network the proposal gets: that with the lowest held-out loss, the "best", or
+            the "last".
         learning_rate: of Adam.
         warmup: gradient steps over which the step size rises to it.
         clip: largest norm of a gradient, or None.
@@ -73,6 +75,7 @@ class Recipe:
     round: int = 50
     steps: int = 2000
     patience: int | None = 8
+    keep: str = "best"
     learning_rate: float = 3e-3
     warmup: int = 100
     clip: float | None = 10.0
@@ -97,6 +100,7 @@ class Recipe:
                     "components: several need the inclusive objective, since no gradient flows "
                     f"through the choice of one; got {self.components} and objective='exclusive'"
                 )
+        _one_of("keep", self.keep, ("best", "last"))
         _one_of("precision", self.precision, ("float32", "float64"))
         for name, low in [
             ("width", 1),
@@ -148,6 +152,7 @@ class Recipe:
             "round": 1000 // batch,
             "steps": 500 * 1000 // batch,
             "patience": None,
+            "keep": "last",
             "learning_rate": 1e-3,
             "warmup": 0,
             "clip": None,

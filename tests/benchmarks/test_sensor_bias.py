@@ -22,7 +22,7 @@ def test_is_the_papers_model():
     np.testing.assert_allclose(model.prior.covariance, 0.5 * np.eye(3), rtol=1e-6)
     path = benchmark.simulate(0)
     np.testing.assert_array_equal(path.initial_state, [1, 0, 0])
-    assert path.observations.shape == (60, 2)
+    assert path.observations.shape == (59, 2)
     assert (benchmark.name, benchmark.particles) == ("sensor-bias", 2000)
 
 

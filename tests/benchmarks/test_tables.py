@@ -74,6 +74,12 @@ def test_published_values_stand_beside():
     assert "[4140.0 ± 345.6]" in table.markdown(against_paper=True)
     assert "4140" not in table.markdown()
     assert "1525.8024" in table.csv(against_paper=True)
+    # By hand: two seeds here, ten in the paper.
+    entry = table.entries["bpf"]["ess"]
+    error = math.sqrt(entry.std**2 / 2 + entry.published[1] ** 2 / 10)
+    expected = (entry.mean - entry.published[0]) / error
+    assert table.numbers()["filters"]["bpf"]["ess"]["difference"] == pytest.approx(expected)
+    assert f",{expected:.2f}" in table.csv(against_paper=True)
     fewer = tabulate([one | {"particles": 100} for one in ROWS])
     assert "4140" not in fewer.markdown(against_paper=True)
 

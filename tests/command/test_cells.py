@@ -1,5 +1,6 @@
 """`nopf bench` and `nopf sweep` as a user calls them."""
 
+import csv
 import json
 
 import pytest
@@ -81,6 +82,28 @@ def test_bench_and_sweep_write_tables(tmp_path):
     )
     assert len(lines) == 3
     assert "| BPF |" in (folder / "table.md").read_text()
+    assert table["window"] == "all"
+    done = invoke("bench", "sensor-bias", "--particles", "30", *common, "--against-paper")
+    assert "without the first step" in done.stdout
+    paper = (folder / "metrics.csv").read_text().splitlines()
+    whole = list(csv.DictReader(lines))
+    for before, after in zip(whole, csv.DictReader(paper), strict=True):
+        cell = json.loads((folder / "cells" / f"bpf-30-{before['seed']}.json").read_text())["row"]
+        path = cell["ess_path"]
+        assert len(path) == 59
+        assert float(before["ess"]) == pytest.approx(sum(path) / 59, rel=1e-4)
+        assert float(after["ess"]) == pytest.approx(sum(path[1:]) / 58, rel=1e-4)
+        # A joint coverage is a share of the steps that count.
+        assert float(after["picp"]) * 58 == pytest.approx(
+            round(float(after["picp"]) * 58), abs=1e-3
+        )
+        assert before["log_evidence"] == after["log_evidence"]
+    done = invoke("bench", "sensor-bias", "--particles", "30", *common, "--window", "all", "--json")
+    assert (folder / "metrics.csv").read_text().splitlines() == lines
+    done = invoke("bench", "sensor-bias", *common, "--window", "late")
+    assert done.exit_code == 2
+    assert "late" in done.output
+    assert "paper" in done.output
     done = invoke("sweep", "sensor-bias", "--particles", "10,30", *common)
     assert done.exit_code == 0, done.output
     assert "N = 10" in done.stdout

@@ -10,6 +10,7 @@ import scipy.stats
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
+from nopf.filters.health import judge_among
 from tests import models
 
 SLOW = pytest.mark.slow
@@ -152,13 +153,14 @@ def test_a_monitor_reports_a_trouble_once_and_blames_the_right_one():
     ]
     assert [len(messages) for messages in far] == [1, 0, 0, 0]
     assert [text[:7] for text in monitor.summary()] == ["step 21", "step 34", "3 of 55"]
-    for tails, words in [
-        (0.5, "it counts as an outlier"),
-        (1e-9, "use robust="),
-        (1e-7, "too far"),
+    for p_value, tails, words in [
+        (0.5, nopf.StudentT(4), "it counts as an outlier"),
+        (1e-9, None, "use robust="),
+        (1e-9, nopf.StudentT(4), "too far"),  # of a filter that has no other p-value
+        (1e-7, nopf.StudentT(4), "too far"),
     ]:
-        far_out = signs(ess=500.0, nominal_p_value=1e-9, p_value=tails)
-        assert words in nopf.Monitor().look(far_out, 26, 2.6)[0]
+        far_out = signs(ess=500.0, nominal_p_value=1e-9, p_value=p_value)
+        assert words in nopf.Monitor(tails=tails).look(far_out, 26, 2.6)[0]
     zero = [monitor.look(signs(ess=500.0, collapsed=c), 30, 3.0) for c in (True, True, False, True)]
     assert [len(messages) for messages in zero] == [1, 0, 0, 0]
     poor = nopf.Monitor()
@@ -181,7 +183,7 @@ def test_states_that_are_poorly_known_are_named():
     assert [len(messages) for messages in said] == [0] * 4 + [1] + [0] * 14
     assert said[4][0].startswith(
         "step 5 (time 5): bias is known no better than by 6 independent draws of the posterior: "
-        "a mean may be off by 0.4 of its standard deviation"
+        "a mean may be off by 0.4 posterior standard deviations"
     )
     hurried = nopf.Monitor(state_names=("place", "bias"))
     said = [hurried.look(signs(error=np.array([0.1, 0.5])), t, float(t)) for t in range(1, 9)]
@@ -375,3 +377,65 @@ def test_a_count_that_cannot_be_is_far():
     assert any(
         text.startswith("step 21") and "far from what was predicted" in text for text in said
     )
+
+
+def judged(y, predicted):
+    """Of draws of a model with so many observations; those of the model itself do not matter."""
+    width = len(y)
+    return judge_among(wide(width), jax.random.key(1), jnp.asarray(y), jnp.asarray(predicted))
+
+
+def wide(width):
+    return nopf.StateSpaceModel(
+        transition=lambda x, step: x,
+        observation=lambda x, step: jnp.ones(width) * x[0],
+        process_noise=1.0,
+        observation_noise=1.0,
+        prior=nopf.Gaussian([0.0], [1.0]),
+    )
+
+
+@pytest.mark.parametrize("width", [2, 40])
+def test_draws_that_are_not_finite_are_left_out(width):
+    rng = np.random.default_rng(0)
+    predicted, y = rng.normal(size=(127, width)), np.zeros(width)
+    y[1] = 50.0
+    clean = judged(y, predicted[1:])
+    predicted[0, 0] = -np.inf
+    found = judged(y, predicted)
+    assert found.p_value < 1e-10
+    np.testing.assert_allclose(found.innovation, clean.innovation, rtol=1e-5)
+    assert np.isnan(judged(y, np.full((127, width), np.nan)).p_value)
+
+
+@pytest.mark.parametrize("far", [30.0, 1e4])
+def test_innovations_are_in_standard_deviations_however_far(far):
+    predicted = np.random.default_rng(0).normal(size=(127, 2))
+    # The spread of 127 draws is known to about 6 %.
+    np.testing.assert_allclose(judged([0.0, far], predicted).innovation[1], far, rtol=0.25)
+
+
+def test_one_sensor_of_many_that_is_far_off_is_told():
+    rng = np.random.default_rng(0)
+    y = np.zeros(40)
+    y[7] = 30.0
+    assert judged(y, rng.normal(size=(127, 40))).p_value < 1e-10
+    # If all go together, one standard deviation of all is nothing.
+    together = np.repeat(rng.normal(size=(127, 1)), 40, axis=1)
+    assert judged(np.ones(40), together).p_value > 0.05
+
+
+def test_a_filter_that_cannot_recover_is_not_told_to():
+    ys = np.repeat(np.concatenate([np.zeros(20), np.full(30, 40.0)])[:, None], 2, axis=1)
+    flt = nopf.EnsembleKalmanFilter(models.linear(), 200)
+    (lost,) = [w for w in flt.run(ys, key=jax.random.key(0)).warnings() if "does not explain" in w]
+    assert "recover=" not in lost
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"p_value": 0.0}, "p_value: expected"), ({"drift": -5.0}, "drift: expected")],
+)
+def test_a_monitor_names_what_is_wrong(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        nopf.Monitor(**arguments)

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 import nopf
+from nopf.filters.lineage import Families, errors
 from tests import models
 
 SHARE = 0.2
@@ -64,6 +65,22 @@ def test_without_it_the_filter_is_far_and_sure():
     off = np.abs(np.asarray(posterior.mean) - truth) / np.asarray(posterior.std)
     assert off[45].max() > 20
     assert any("recover=" in text or "lost the state" in text for text in posterior.warnings())
+
+
+def test_what_is_kept_stays_in_its_family():
+    """A filter that is told it is lost, and is not: its means are worth no more draws than before
+    the new particles came, which have next to no weight."""
+    n = 640
+    few = jnp.concatenate([jnp.zeros(16, jnp.int32), jnp.arange(16, 65, dtype=jnp.int32) * 0 + n])
+    families = Families(few, few)  # all particles are of one family
+    kept = jnp.arange(0, n, 2)
+    joined = families.with_new(kept, n)
+    assert joined.old[-1] == n
+    np.testing.assert_array_equal(np.unique(joined.old), [0, n // 2, n])
+    weights = jnp.concatenate([jnp.ones(n // 2), jnp.full(n // 2, 1e-6)]) / (n / 2)
+    apart = jax.random.normal(jax.random.key(0), (1, n))
+    error, _ = errors(joined, weights, apart, jnp.ones(1))
+    assert error[0] == 1  # no more than one draw
 
 
 def test_nothing_is_drawn_anew_where_the_model_is_right():

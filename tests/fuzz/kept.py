@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import nopf
-from nopf.benchmarks.results import Cell, Results, settings_of
+from nopf.benchmarks.results import SCORES, Cell, Results, settings_of
 from nopf.benchmarks.tables import tabulate
 from nopf.catalogue import make_filter
 from nopf.files import read_arrays, write_arrays
@@ -78,9 +78,8 @@ class Kept:
         self.results = Results(self.folder)
         self.results.prepare()
         steps = nopf.benchmarks.BENCHMARKS[CELL.benchmark].horizon
-        self.row = dataclasses.asdict(CELL) | {
-            name: 1.0 for name in ("nmse", "pnll", "es", "ess", "wt", "made", "picp")
-        }
+        scores = dict.fromkeys(SCORES, 1.0)
+        self.row = dataclasses.asdict(CELL) | scores | {"wt": 1.0, "paper_window": scores}
         self.row |= {"log_evidence": -1.0, "compile_seconds": 1.0, "run_seconds": 0.1}
         self.row |= {"ess_path": [1.0] * steps, "evidence_path": [1.0] * steps}
         self.row |= {"draws": 5.0, "draws_worst": 3.0, "repeats": 2}

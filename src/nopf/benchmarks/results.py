@@ -26,7 +26,9 @@ from nopf.proposals.fingerprint import fingerprint
 from nopf.recipe import Recipe
 
 METRICS = ("nmse", "pnll", "es", "ess", "wt", "made", "picp")
+SCORES = tuple(name for name in METRICS if name != "wt")  # averages over steps
 COLUMNS = ("benchmark", "filter", "seed", "particles", *METRICS, "log_evidence")
+WINDOWS = {"all": 0, "paper": 1}  # the first step that a metric counts
 DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
 FORMAT = 1
 TRAINING_SEED = 0
@@ -164,10 +166,14 @@ class Results:
         file = self._file(cell).with_suffix(".trace")
         return _checked_trace(file, cell) if file.exists() else None
 
-    def rows(self, benchmark: str) -> list[Row]:
+    def rows(self, benchmark: str, window: str = "all") -> list[Row]:
         """The finished cells of a benchmark, by filter, particles and seed.
 
         Those that were made with settings that no longer hold are left out.
+
+        Args:
+            benchmark: its name.
+            window: of `WINDOWS`: which steps the metrics are averages of.
 
         Raises:
             FileError: if a file is not what `write` has written.
@@ -188,7 +194,8 @@ class Results:
             if not named or file != self._file(cell):
                 raise FileError(f"{file}: holds another cell than its name says; delete it")
             if kept.get("settings") == settings_of(cell):
-                found.append(_checked_row(file, cell, row))
+                whole = _checked_row(file, cell, row)
+                found.append(whole | (whole["paper_window"] if window == "paper" else {}))
         return sorted(found, key=lambda r: (NAMES.index(r["filter"]), r["particles"], r["seed"]))
 
     def benchmarks(self) -> list[str]:
@@ -244,6 +251,7 @@ def settings_of(cell: Cell) -> dict[str, Any]:
         "horizon": case.horizon,
         "initial_state": case.initial_state,
         "precision": str(jnp.zeros(()).dtype),
+        "windows": WINDOWS,
     } | listing.settings(case.tuning)
     if listing.recipe is not None:
         found["proposal"] = _digest(proposal_settings(cell.benchmark, listing.recipe))
@@ -297,6 +305,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and _is_number(value) and value >= 0
 
 
+def _is_score(scores: dict[str, Any], name: str) -> bool:
+    """Whether it is there, as a number or as None."""
+    return name in scores and (scores[name] is None or _is_number(scores[name]))
+
+
 def _is_path(value: Any, length: int) -> bool:
     """Whether it is a number, or None, for each step."""
     if not isinstance(value, list) or len(value) != length:
@@ -312,9 +325,14 @@ def _checked_row(file: Path, cell: Cell, row: Any) -> Row:
     right = {name: row.get(name) == getattr(cell, name) for name in ("benchmark", "filter")}
     right |= {name: _is_count(row.get(name)) for name in ("particles", "seed")}
     right |= {name: _is_number(row.get(name)) for name in ("wt", "compile_seconds")}
-    for name in ("log_evidence", *METRICS):
-        if name != "wt":
-            right[name] = name in row and (row[name] is None or _is_number(row[name]))
+    for name in ("log_evidence", *SCORES):
+        right[name] = _is_score(row, name)
+    paper = row.get("paper_window")
+    right["paper_window"] = (
+        isinstance(paper, dict)
+        and set(paper) == set(SCORES)
+        and all(_is_score(paper, name) for name in SCORES)
+    )
     right["evidence_path"] = _is_path(row.get("evidence_path"), horizon)
     right["ess_path"] = "ess_path" in row and (
         row["ess_path"] is None or _is_path(row["ess_path"], horizon)

@@ -19,7 +19,9 @@ from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.cluster import Job, Outcome, RunAll, on_cluster
 from nopf.benchmarks.results import (
     COLUMNS,
+    SCORES,
     TRAINING_SEED,
+    WINDOWS,
     Cell,
     Results,
     Row,
@@ -190,13 +192,16 @@ def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
     posterior, seconds = timed()
     if exact:
         posterior = flt.run(path.observations, key=filter_key, keep="particles")
-    scores = metrics.evaluate(metrics_key, case.model, posterior, path)
-    numbers = scores | {"wt": seconds} | ({"made": None} if exact else {})
-    row = dataclasses.asdict(cell) | {
-        name: value if value is not None and np.isfinite(value) else None
-        for name, value in numbers.items()
-    }
+    # The exact filter has no particles: how near the drawn ones are says nothing of it.
+    whole, paper = (
+        {name: None if exact and name == "made" else _finite(value) for name, value in own.items()}
+        for own in metrics.evaluate_from(
+            list(WINDOWS.values()), metrics_key, case.model, posterior, path
+        )
+    )
+    row = dataclasses.asdict(cell) | whole | {"wt": seconds}
     more = {
+        "paper_window": {name: paper[name] for name in SCORES},
         "compile_seconds": max(0.0, warm[0] - seconds),
         "ess_path": None if posterior.ess is None else _rounded(posterior.ess),
         "evidence_path": _rounded(posterior.log_evidence_increment),
@@ -224,6 +229,11 @@ def _draws(flt: Filter, ys: Any, key: Any, repeats: int) -> dict[str, Any]:
         "run_seconds": seconds,
         "repeats": repeats,
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """None for what JSON cannot hold."""
+    return value if value is not None and np.isfinite(value) else None
 
 
 def _unless_exact(draws: Any) -> float | None:

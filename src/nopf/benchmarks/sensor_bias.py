@@ -37,7 +37,7 @@ benchmark = Benchmark(
     name="sensor-bias",
     title="Linear system with biased sensors",
     model=model,
-    horizon=60,
+    horizon=59,
     particles=2000,
     initial_state=(1.0, 0.0, 0.0),
     tuning=dataclasses.replace(PAPER, eta=1e-2),

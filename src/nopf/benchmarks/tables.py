@@ -17,6 +17,7 @@ from nopf.catalogue import LABELS, NAMES
 
 TARGET = 0.9  # of the joint coverage
 BEST = 2
+PUBLISHED_SEEDS = 10
 TITLES = {
     "nmse": "NMSE ↓",
     "pnll": "PNLL ↓",
@@ -50,6 +51,15 @@ class Entry:
     def best(self) -> bool:
         return self.rank < BEST
 
+    def difference(self, seeds: int) -> float | None:
+        """From the published mean, in standard errors of both; the paper's is one of ten seeds.
+        None without a published one, or if there is no standard error."""
+        if self.published is None or math.isnan(self.std):
+            return None
+        mean, std = self.published
+        error = math.sqrt(self.std**2 / seeds + std**2 / PUBLISHED_SEEDS)
+        return (self.mean - mean) / error if error else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -60,12 +70,14 @@ class Table:
         particles: their number.
         seeds: how many, by filter.
         entries: by filter, then by metric; None where a filter has no such number.
+        window: which steps metrics are averages of (`results.WINDOWS`).
     """
 
     benchmark: str
     particles: int
     seeds: dict[str, int]
     entries: dict[str, dict[str, Entry | None]]
+    window: str = "all"
 
     def label(self, short: str) -> str:
         """The name of a filter; with its number of seeds if others have more."""
@@ -76,7 +88,8 @@ class Table:
     def title(self) -> str:
         """What the table is about."""
         most = seeds_in_words(max(self.seeds.values()))
-        return f"{self.benchmark}, N = {self.particles}, {most}"
+        left_out = ", without the first step" if self.window == "paper" else ""
+        return f"{self.benchmark}, N = {self.particles}, {most}{left_out}"
 
     def text(self, against_paper: bool = False, bold: bool = False) -> str:
         """For a terminal; `bold` marks the best with escape codes, else with a star."""
@@ -140,7 +153,7 @@ class Table:
     def csv(self, against_paper: bool = False) -> str:
         """One line a filter and metric."""
         columns = ["benchmark", "particles", "filter", "metric", "mean", "std", "best"]
-        columns += ["published_mean", "published_std"] if against_paper else []
+        columns += ["published_mean", "published_std", "difference"] if against_paper else []
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
@@ -152,7 +165,11 @@ class Table:
                 line: list[Any] = [self.benchmark, self.particles, short, metric, entry.mean, std]
                 line.append(int(entry.best))
                 if against_paper:
-                    line += entry.published or ["", ""]
+                    apart = entry.difference(self.seeds[short])
+                    line += [
+                        *(entry.published or ["", ""]),
+                        "" if apart is None else round(apart, 2),
+                    ]
                 writer.writerow(line)
         return text.getvalue()
 
@@ -167,6 +184,7 @@ class Table:
                     "std": None if math.isnan(entry.std) else entry.std,
                     "best": entry.best,
                     "published": entry.published,
+                    "difference": entry.difference(self.seeds[short]),
                 }
                 for metric, entry in row.items()
             }
@@ -174,6 +192,7 @@ class Table:
             "benchmark": self.benchmark,
             "particles": self.particles,
             "seeds": self.seeds,
+            "window": self.window,
             "filters": found,
         }
 
@@ -208,8 +227,8 @@ def words_of(metric: str, entry: Entry | None, against_paper: bool = False) -> s
     return words
 
 
-def tabulate(rows: Sequence[Row]) -> Table:
-    """The table of rows of one benchmark and one number of particles."""
+def tabulate(rows: Sequence[Row], window: str = "all") -> Table:
+    """The table of rows of one benchmark, one number of particles and one window."""
     benchmarks = {(row["benchmark"], row["particles"]) for row in rows}
     if len(benchmarks) != 1:
         raise ValueError(
@@ -236,7 +255,7 @@ def tabulate(rows: Sequence[Row]) -> Table:
             for metric, entry in row.items():
                 beside = published().get((benchmark, short.removesuffix("-paper"), metric))
                 row[metric] = entry and dataclasses.replace(entry, published=beside)
-    return Table(benchmark, particles, seeds, entries)
+    return Table(benchmark, particles, seeds, entries, window)
 
 
 def _value(row: Row, metric: str) -> float | None:

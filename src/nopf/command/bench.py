@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.results import write_csv
+from nopf.benchmarks.results import WINDOWS, write_csv
 from nopf.benchmarks.tables import Table, tabulate
 from nopf.command.cells import (
     Cluster,
@@ -19,7 +19,7 @@ from nopf.command.cells import (
     conclude,
     run_cells,
 )
-from nopf.command.options import AsJson
+from nopf.command.options import AsJson, check_known
 from nopf.files import write_whole
 
 Particles = Annotated[int | None, typer.Option(help="How many; the paper's number if left out.")]
@@ -27,6 +27,13 @@ Repeats = Annotated[
     int,
     typer.Option(
         help="Run each filter so many times on the same data, to see what its means are worth."
+    ),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        help="Which steps metrics are averages of: all; or paper, which leaves out the first, as "
+        "the paper does. All, unless --against-paper is given."
     ),
 ]
 AgainstPaper = Annotated[
@@ -43,6 +50,7 @@ def bench_command(
     workers: Workers = 0,
     cluster: Cluster = None,
     repeats: Repeats = 1,
+    window: Window = None,
     against_paper: AgainstPaper = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,16 +62,21 @@ def bench_command(
 
     With --repeats it has the columns draws and draws_worst as well: how many independent draws of
     the posterior would give means as good (median over steps and states, and of the worst state).
+
+    The first step is the one at which the prior meets the first observation. Wall times, draws and
+    log-evidences are those of all steps in any case.
     """
+    window = window or ("paper" if against_paper else "all")
+    check_known("--window", [window], tuple(WINDOWS))
     counts = None if particles is None else [particles]
     ran = run_cells(Request(names, filters, seeds, counts, out, workers, cluster, repeats))
     tables = []
     for name in ran.benchmarks:
         count = BENCHMARKS[name].particles if particles is None else particles
-        rows = [row for row in ran.results.rows(name) if row["particles"] == count]
+        rows = [row for row in ran.results.rows(name, window) if row["particles"] == count]
         if not rows:
             continue
-        tables.append(tabulate(rows))
+        tables.append(tabulate(rows, window))
         write_csv(out / name / "metrics.csv", rows)
         _write_table(tables[-1], out / name, against_paper)
     conclude(tables, ran.failures, out, as_json, against_paper)

@@ -133,7 +133,7 @@ def _check_ancestors(resampling: Resampling) -> None:
     """Refuses ancestors that do not exist, which JAX would clamp. Whatever else is wrong, and a
     function of some other number of particles, is left to the filter."""
     count = 32
-    log_weights = jnp.log(jnp.arange(1.0, count + 1))
+    log_weights = jax.nn.log_softmax(jnp.log(jnp.arange(1.0, count + 1)))
     try:
         ancestors = jnp.asarray(resampling(jax.random.key(0), log_weights))
     except Exception:

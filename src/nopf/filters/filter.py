@@ -93,18 +93,17 @@ class Filter(eqx.Module, Generic[Belief]):
     def ensemble(self, belief: Belief) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Weighted particles that stand for a belief, for `keep="particles"`."""
 
-    def p_values(
-        self, prediction: Any, y: Float[Array, " m"], step: Step
-    ) -> Judged | tuple[Float[Array, ""], Float[Array, ""]]:
-        """The p-value of an observation, and the same without the tails of `robust=`; with the
-        standardised innovation beside them, warnings can say which sensor is off."""
+    def p_values(self, prediction: Any, y: Float[Array, " m"], step: Step) -> Judged:
+        """The p-value of an observation, the same without the tails of `robust=`, and its
+        innovation in standard deviations, by which warnings say which sensor is off."""
         nothing = jnp.full((), jnp.nan)
-        return nothing, nothing
+        return Judged(nothing, nothing, jnp.full(y.shape, jnp.nan))
 
     @property
-    def drawn_anew(self) -> float:
-        """The share of the particles that is drawn anew when the filter is lost."""
-        return getattr(self, "recover", 0.0)
+    def drawn_anew(self) -> float | None:
+        """The share of the particles that is drawn anew when the filter is lost; None if it has
+        none that could be."""
+        return getattr(self, "recover", None)
 
     def monitor(self) -> Monitor:
         """A monitor for live steps that knows the names of the model."""

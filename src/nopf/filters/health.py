@@ -1,11 +1,12 @@
 """Whether a model explains its data: p-values, standardised innovations, and the drift of both."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from nopf.compiling import in_brief
 from nopf.filters.moving import white_numbers
@@ -17,6 +18,7 @@ from nopf.steps import Step
 DRAWS = 127  # predicted observations that one is compared with
 FORGET = 0.95  # a step: about the last twenty count
 LOST = 5.0  # a drift beyond this is no accident
+CERTAIN = 1 - 1e-6  # of a rank from −1 to 1: normal numbers of ±5 go no further
 TIE = 1e-4  # of a squared distance: closer ones are equal but for rounding
 
 
@@ -129,7 +131,7 @@ def judge_among(
     comes from the same distribution, whichever that is, every rank has the same chance. Equal
     distances, as of counts, are ranked at random. Beyond the last rank the p-value falls off as a
     normal distribution does; for whole numbers and the like it is the probability of `y` itself.
-    NaN if nothing is observed.
+    Draws that are not finite are left out. NaN if nothing is observed, or no draw is left.
 
     Args:
         model: the model.
@@ -140,57 +142,80 @@ def judge_among(
     """
     observed = ~jnp.isnan(y)
     points = jnp.concatenate([jnp.where(observed, y, predicted[0])[None], predicted])
-    count = points.shape[0]
-    apart = jnp.where(observed[None], _from_mean(model.observation_space, points), 0)
-    squares = _squared_distances(apart)
-    tied = jnp.abs(squares - squares[0]) <= TIE * squares[0]
+    sound = jnp.all(jnp.isfinite(points) | ~observed[None], axis=1)
+    points = jnp.where(sound[:, None], points, points[:1])
+    apart = _from_mean(model.observation_space, points, sound)
+    apart = jnp.where(observed[None] & sound[:, None], apart, 0)
+    count = jnp.sum(sound)
+    squares = _squared_distances(apart, count)
+    tied = (jnp.abs(squares - squares[0]) <= TIE * squares[0]) & sound
     chance = jax.random.uniform(key, (1 + y.size,))
     place = jnp.floor(chance[0] * jnp.sum(tied)) + 1
     ranked = (jnp.sum((squares > squares[0]) & ~tied) + place) / count
     whole = jnp.zeros(y.size, bool)
     if log_mass is None:
-        fades = _beyond(squares)
+        fades = _beyond(apart, count)
     else:
         whole = _is_discrete(points[1:])
-        fades = _beyond(_squared_distances(jnp.where(whole[None], 0, apart)))
+        fades = _beyond(jnp.where(whole[None], 0, apart), count)
         rare = jnp.minimum(1, count * jnp.exp(log_mass))
         all_whole = jnp.all(whole | ~observed)
         fades = jnp.where(all_whole & (squares[0] > jnp.max(squares[1:])), rare, fades)
-    innovation = jnp.where(observed, _standardised(apart, chance[1:], whole), jnp.nan)
-    p_value = jnp.where(jnp.any(observed), ranked * fades, jnp.nan)
+    known = jnp.any(observed) & (count > 1)
+    innovation = _standardised(apart, sound, chance[1:], whole)
+    innovation = jnp.where(observed & known, innovation, jnp.nan)
+    p_value = jnp.where(known, ranked * fades, jnp.nan)
     return Judged(p_value, p_value, innovation)
 
 
 def _standardised(
-    apart: Float[Array, "k m"], chance: Float[Array, " m"], whole: Bool[Array, " m"]
+    apart: Float[Array, "k m"],
+    sound: Bool[Array, " k"],
+    chance: Float[Array, " m"],
+    whole: Bool[Array, " m"],
 ) -> Float[Array, " m"]:
-    """The first row in standard deviations: the normal number of the same rank among the others,
-    whatever their distribution; beyond all of them by their standard deviation, unless these are
-    `whole` numbers and the like. Ties are broken by `chance`."""
-    own, others = apart[0], apart[1:]
-    less = jnp.sum(others < own[None], axis=0)
-    equal = jnp.sum(others == own[None], axis=0)
+    """The first row in standard deviations: the normal number of the same rank among the others
+    that are `sound`, whatever their distribution; beyond all of them by their mean and standard
+    deviation, unless these are `whole` numbers and the like. Ties are broken by `chance`."""
+    own, others, counts = apart[0], apart[1:], sound[1:, None]
+    count = jnp.sum(counts)
+    less = jnp.sum((others < own[None]) & counts, axis=0)
+    equal = jnp.sum((others == own[None]) & counts, axis=0)
     # In the middle of its place where there are no ties, so that one in so many goes no further.
-    below = (less + jnp.where(equal > 0, chance * (equal + 1), 0.5)) / apart.shape[0]
-    score = jnp.sqrt(2.0) * jax.lax.erf_inv(2 * below - 1)
-    spread = jnp.sqrt(jnp.mean(others**2, axis=0))
-    outside = ~whole & ((less == 0) | (less == others.shape[0])) & (spread > 0)
-    far = jnp.abs(own) / jnp.where(spread > 0, spread, 1)
+    below = (less + jnp.where(equal > 0, chance * (equal + 1), 0.5)) / (count + 1)
+    score = jnp.sqrt(2.0) * jax.lax.erf_inv(jnp.clip(2 * below - 1, -CERTAIN, CERTAIN))
+    mean = jnp.mean(others, axis=0, where=counts)
+    spread = jnp.std(others, axis=0, where=counts)
+    outside = ~whole & ((less == 0) | (less == count)) & (spread > 0)
+    far = jnp.abs(own - mean) / jnp.where(spread > 0, spread, 1)
     return jnp.where(outside, jnp.sign(score) * jnp.maximum(jnp.abs(score), far), score)
 
 
-def _squared_distances(apart: Float[Array, "k m"]) -> Float[Array, " k"]:
-    """Of each row from zero, by the covariance of all."""
-    count, width = apart.shape
-    if width <= count // 4:
+def _squared_distances(apart: Float[Array, "k m"], count: Int[Array, ""]) -> Float[Array, " k"]:
+    """Of each row from zero, by the covariance of the `count` rows that are not zero."""
+    if _is_narrow(apart):
         return count * _leverages(apart)
-    # Too few draws for so many correlations: coordinate by coordinate.
-    size = jnp.mean(apart**2, axis=0)
-    return jnp.mean(apart**2 / jnp.where(size > 0, size, 1)[None], axis=1)
+    return jnp.mean(_squared_scores(apart, count), axis=1)
 
 
-def _beyond(squares: Float[Array, " k"]) -> Float[Array, ""]:
-    """How much less probable the first is than the furthest of the others, by a normal tail."""
+def _is_narrow(apart: Float[Array, "k m"]) -> bool:
+    """Whether there are draws enough for all correlations; otherwise it goes coordinate by
+    coordinate."""
+    return apart.shape[1] <= apart.shape[0] // 4
+
+
+def _squared_scores(apart: Float[Array, "k m"], count: Int[Array, ""]) -> Float[Array, "k m"]:
+    size = jnp.sum(apart**2, axis=0) / count
+    return apart**2 / jnp.where(size > 0, size, 1)[None]
+
+
+def _beyond(apart: Float[Array, "k m"], count: Int[Array, ""]) -> Float[Array, ""]:
+    """How much less probable the first is than the furthest of the others, by a normal tail: that
+    of the coordinate that is furthest, if there are too many of them for their correlations."""
+    if _is_narrow(apart):
+        squares = _squared_distances(apart, count)
+    else:
+        squares = jnp.max(_squared_scores(apart, count), axis=1)
     return jnp.exp(-0.5 * jnp.maximum(squares[0] - jnp.max(squares[1:]), 0))
 
 
@@ -200,14 +225,17 @@ def _is_discrete(points: Float[Array, "k m"]) -> Bool[Array, " m"]:
     return jnp.mean(ordered[1:] == ordered[:-1], axis=0) > 0.25
 
 
-def _from_mean(space: Space, points: Float[Array, "k m"]) -> Float[Array, "k m"]:
-    """How far each point is from the mean of all. For few points, and quick to compile: what
-    `Space` does for many particles is written out coordinate by coordinate."""
-    mean = jnp.mean(points, axis=0)
+def _from_mean(
+    space: Space, points: Float[Array, "k m"], sound: Bool[Array, " k"]
+) -> Float[Array, "k m"]:
+    """How far each point is from the mean of those that are `sound`. For few points, and quick to
+    compile: what `Space` does for many particles is written out coordinate by coordinate."""
+    average = functools.partial(jnp.mean, axis=0, where=sound[:, None])
+    mean = average(points)
     if not space.angles:
         return points - mean[None]
     angular = np.isin(np.arange(space.size), space.angles)
-    circular = jnp.arctan2(jnp.mean(jnp.sin(points), axis=0), jnp.mean(jnp.cos(points), axis=0))
+    circular = jnp.arctan2(average(jnp.sin(points)), average(jnp.cos(points)))
     apart = points - jnp.where(angular, circular, mean)[None]
     return jnp.where(angular[None], wrap_angle(apart), apart)
 

@@ -50,9 +50,18 @@ class Families(NamedTuple):
         ends, count = jnp.stack(self)[..., None], ancestors.size
         count_true = functools.partial(jnp.sum, axis=-1, dtype=ends.dtype)
         width = max(1, math.isqrt(count))
-        rows = jnp.pad(ancestors, (0, -count % width), constant_values=count).reshape(-1, width)
+        beyond = np.iinfo(np.int32).max
+        rows = jnp.pad(ancestors, (0, -count % width), constant_values=beyond).reshape(-1, width)
         row = jnp.clip(count_true(rows[None, None, :, 0] < ends) - 1, 0)
         return Families(*(row * width + count_true(rows[row] < ends)))
+
+    def with_new(self, kept: Int[Array, " k"], count: int) -> "Families":
+        """Those of the particles that are kept and, behind them, of new ones: `count` together.
+
+        The older numbering has no place for the new ones, and counts them as relatives of the last
+        family: if they take over, it soon is too old. The younger one begins anew."""
+        old = self.after(kept).old
+        return Families(old.at[-1].set(count), jnp.asarray(_ends(count)))
 
 
 def new_families(count: int) -> Families:

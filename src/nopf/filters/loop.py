@@ -39,8 +39,7 @@ def take_in(flt: Any, last: Any, y: Array, step: Step, update: Any = None) -> An
     p_value = nominal = jnp.full((), jnp.nan)
     innovation = jnp.full(y.shape, jnp.nan)
     if flt.health:
-        p_value, nominal, *more = flt.p_values(updated.prediction, y, step)
-        innovation = more[0] if more else innovation  # of filters that do not say
+        p_value, nominal, innovation = flt.p_values(updated.prediction, y, step)
         surprise = surprise.add(p_value)
     info = updated.info
     info = info._replace(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nopf.arguments import finite_number
 from nopf.filters.health import FORGET, LOST
 from nopf.robust import Tails
 
@@ -25,27 +26,28 @@ CLEAR = 5.0  # standard deviations beyond which that is no accident
 LARGEST = 3.0  # an outlier is no error that lasts: innovations count up to this
 
 OUTLIERS = "if outliers happen, use robust="
+CARRIED = ". If what it follows can be carried away, use recover="
 UNSOUND = "too few particles were left to say why"
 SURPRISE = "too many observations surprise (drift {0:.1f}{1})"
 SAYS = {
     "collapsed": "every weight was zero; the step counts as one without observation",
     "far": "the observation is far from what was predicted (p = {:.1g}{}); {}",
     "poor": (
-        "the proposal is poor: lately only {:.3g} particles count; use a learned or linearised "
-        "proposal, or more particles. Whether the model explains the data cannot be said before"
+        "the proposal is poor: lately only about {:.3g} of the particles count; use a learned or "
+        "linearised proposal, or more particles. Whether the model explains the data cannot be "
+        "said before"
     ),
     "thin": (
-        "only {} left, of which all later ones descend. For some time the estimate may "
+        "only {} left, from which all later ones descend. For some time the estimate may "
         "be far off, and surprises say nothing of the model; use more particles, or a linearised "
         "or learned proposal"
     ),
     "coarse": (
-        "{} known no better than by {} of the posterior: a mean may be off by {:.1g} of its "
-        "standard deviation; use more particles, or nopf.marginalise if it is linear"
+        "{} known no better than by {} of the posterior: a mean may be off by {:.1g} "
+        "posterior standard deviations; use more particles, or nopf.marginalise if it is linear"
     ),
     "lost": (
-        f"the model does not explain this data: {SURPRISE}; look at its noise, motion and biases. "
-        "If what it follows can be carried away, use recover="
+        f"the model does not explain this data: {SURPRISE}; look at its noise, motion and biases"
     ),
     "lost by few": (
         f"the particles have probably lost the state: {SURPRISE}, and few of them were left. Use "
@@ -86,7 +88,7 @@ class Monitor:
         state_names: what warnings call the states; their numbers if left out.
         observation_names: what they call the observations; they name none if left out.
         tails: the model's `robust=`, which tells how many outliers are to be expected.
-        recover: the filter's `recover=`.
+        recover: the filter's `recover=`; None if it has no such argument.
     """
 
     def __init__(
@@ -98,8 +100,13 @@ class Monitor:
         state_names: Sequence[str] = (),
         observation_names: Sequence[str] = (),
         tails: Tails | None = None,
-        recover: float = 0.0,
+        recover: float | None = None,
     ):
+        for name, value in [("p_value", p_value), ("drift", drift), ("ess", ess), ("draws", draws)]:
+            if finite_number(value, name) < 0:
+                raise ValueError(f"{name}: expected a number of at least 0, got {value}")
+        if not 0 < p_value < 1:
+            raise ValueError(f"p_value: expected a number between 0 and 1, got {p_value}")
         self.p_value, self.drift, self.ess, self.draws = p_value, drift, ess, draws
         self.state_names = tuple(state_names)
         self.recover = recover
@@ -179,7 +186,7 @@ class Monitor:
                 advice = UNSOUND
             elif info.p_value >= self.p_value:
                 advice = "it counts as an outlier"
-            elif info.p_value == info.nominal_p_value:
+            elif not self._robust:
                 advice = OUTLIERS
             else:
                 advice = "too far even for the outliers that it expects"
@@ -218,7 +225,9 @@ class Monitor:
         if self._begins("lost", lost, over):
             self._few_when_lost = unsound
             case = "lost anew" if self.recover else "lost by few" if unsound else "lost"
-            yield "lost", SAYS[case].format(drift, self._sensors.worst(), self.recover)
+            carried = CARRIED if case == "lost" and self.recover is not None else ""
+            words = SAYS[case].format(drift, self._sensors.worst(), self.recover)
+            yield "lost", words + carried
         if self._begins("found", bool(self.recover) and was_lost and not self._lasts("lost")):
             yield "found", SAYS["found"]
         # A mean that is off by chance stays so for a while.
@@ -357,7 +366,9 @@ class Sensors:
 
     def worst(self) -> str:
         """The coordinate whose innovations have been largest lately."""
-        return self._among(self._size / np.maximum(self._seen, 1))
+        return self._among(
+            np.where(self._seen > 0, self._size / np.maximum(self._seen, 1), -np.inf)
+        )
 
     def best(self) -> str:
         """The one whose innovations have been smallest."""
@@ -369,7 +380,7 @@ class Sensors:
         return self._among(np.where(self._pairs > 1, self._products, -np.inf))
 
     def _among(self, values: np.ndarray) -> str:
-        if len(self.names) < 2:
+        if len(self.names) < 2 or np.all(values == -np.inf):
             return ""
         return f", most of all in {self._named(values)}"
 

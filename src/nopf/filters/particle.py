@@ -195,7 +195,7 @@ class ParticleEngine(Filter[Particles]):
         drawn anew at the step before, with a probability of that share."""
         meet_key, keep_key = jax.random.split(key)
         moved, ancestors, n = weighed.moved, weighed.ancestors, self.particles
-        new = min(n - 1, max(1, round(self.drawn_anew * n))) if n > 1 else 0
+        new = min(n - 1, max(1, round((self.drawn_anew or 0) * n))) if n > 1 else 0
         if not new:
             return weighed
         met = meet(self.model, meet_key, new, y, step, None)
@@ -208,14 +208,15 @@ class ParticleEngine(Filter[Particles]):
         def joined(old: Any, fresh: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.concatenate([a[kept], b]), old, fresh)
 
-        # A kept particle counts for 1/share as many, with a probability of the share: as before.
+        # A kept particle counts for n / (n − new) particles, with the probability (n − new) / n of
+        # not having been drawn anew: its weight stays as it is.
         log_weight = met.log_weights + met.level + np.log(new / n) - weighed.level
         moved = Move(
             joined(moved.state, met.states),
             joined(moved.log_weight, log_weight.astype(moved.log_weight.dtype)),
             joined(moved.memory, memory),
         )
-        families = None if ancestors.families is None else new_families(n)
+        families = ancestors.families and ancestors.families.with_new(kept, n)
         return Weighed(ancestors._replace(families=families), moved, weighed.ess, weighed.level)
 
     def nothing_met(self, belief: Particles) -> Opening | None:
@@ -374,9 +375,11 @@ class ParticleFilter(ParticleEngine):
             when the filter is lost: when the drift (see `Info`) has gone beyond 5. From then on
             weights are those of a model in which the state has been drawn anew with this
             probability, as that of a robot that was carried to another place. 0.1 does; 0 never.
+            In `run_batch`, which decides for all series at once, every step then takes the time of
+            a recovery.
 
-    Gradients through `run` need `first_step=False`. They leave out how resampling depends on
-    parameters; those of the evidence are therefore biased.
+    Gradients through `run` need `first_step=False` and `recover=0`. They leave out how resampling
+    depends on parameters; those of the evidence are therefore biased.
     """
 
     model: StateSpaceModel

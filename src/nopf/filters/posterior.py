@@ -169,7 +169,7 @@ class Posterior(eqx.Module):
     observation_names: tuple[str, ...] = eqx.field(static=True)
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
     tails: Tails | None = None
-    recover: float = eqx.field(static=True, default=0.0)
+    recover: float | None = eqx.field(static=True, default=None)
 
     @property
     def mean(self) -> Float[AnyArray, "*b t d"]:

@@ -99,12 +99,14 @@ def _of_states(model: StateSpaceModel) -> Iterator[Scale]:
 
 
 def _of_observations(model: StateSpaceModel, ys: Any) -> Iterator[Scale]:
-    """Of the observation noise, at the largest observations."""
+    """Of the observation noise, at large observations; not at the largest, which an outlier may
+    be."""
     rows = np.abs(np.asarray(ys)).reshape(-1, np.shape(ys)[-1])
-    largest = np.max(rows, axis=0, initial=0, where=~np.isnan(rows))
+    columns = [np.sort(column[~np.isnan(column)]) for column in rows.T]
+    large = [seen[int(0.9 * (len(seen) - 1))] if len(seen) else 0.0 for seen in columns]
     stds = _stds(model, model.observation_noise, None)
     counted = _counted(model.observation_space)
-    for each in zip(model.observation_names, largest, stds, counted, strict=True):
+    for each in zip(model.observation_names, large, stds, counted, strict=True):
         yield Scale("observation_noise", *each)
 
 

@@ -94,6 +94,7 @@ def _plot(posterior: Posterior) -> str:
         subplot_titles=[html.escape(title, quote=False) for title in titles],
         vertical_spacing=min(0.04, 0.4 / len(titles)),
     )
+    p_value_row = len(names) + list(signs).index("p-value") + 1
     around = np.concatenate([time, time[::-1]])
     for i in range(len(names)):
         edges = np.concatenate([high[:, i], low[::-1, i]])
@@ -103,7 +104,7 @@ def _plot(posterior: Posterior) -> str:
         _add(figure, row, time, np.asarray(values, np.float64), line_color="#777777")
     if posterior.tails is not None:
         nominal = np.asarray(posterior.nominal_p_value, np.float64)
-        _add(figure, titles.index("p-value") + 1, time, nominal, line_color=COLOUR, line_width=1)
+        _add(figure, p_value_row, time, nominal, line_color=COLOUR, line_width=1)
     nothing = "rgba(0,0,0,0)"
     figure.update_layout(
         height=190 * len(titles) + 80,
@@ -113,7 +114,7 @@ def _plot(posterior: Posterior) -> str:
         plot_bgcolor=nothing,
     )
     figure.update_xaxes(title_text="time", row=len(titles))
-    figure.update_yaxes(type="log", row=titles.index("p-value") + 1, exponentformat="power")
+    figure.update_yaxes(type="log", row=p_value_row, exponentformat="power")
     for limit in (-BEYOND, BEYOND):
         figure.add_hline(limit, row=len(titles), line={"dash": "dot", "color": "#777777"})
     settings = {"displaylogo": False, "displayModeBar": False, "responsive": True}

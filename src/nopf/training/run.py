@@ -219,8 +219,12 @@ class Trainer:
     def proposal(self, run: Run) -> NeuralProposal:
         """What the filter gets."""
         return eqx.tree_at(
-            lambda p: (p.network, p.history), self.blank, (run.best.folded(), run.history)
+            lambda p: (p.network, p.history), self.blank, (self.kept(run).folded(), run.history)
         )
+
+    def kept(self, run: Run) -> Network:
+        """The network that the recipe keeps."""
+        return run.network if self.recipe.keep == "last" else run.best
 
     def score(self, network: Network) -> Scores:
         """How a network does on the held-out tuples."""

@@ -105,13 +105,13 @@ def train(
         run = trainer.run(run, checkpoint, bar)
         if trainer.recipe.base == "linearised" and given.base == "auto" and not run.interrupted:
             plain = trainer.blank.network
-            if trainer.efficiency(plain) >= trainer.efficiency(run.best):
+            if trainer.efficiency(plain) >= trainer.efficiency(trainer.kept(run)):
                 bar.say("the fit is handed back without a network, which was not worth its time")
-                run = dataclasses.replace(run, best=plain)
+                run = dataclasses.replace(run, network=plain, best=plain)
         # What a brief training has not learned says nothing of modes.
         brief = given.steps < FULL or run.interrupted
         if given.components is None and given.objective == "auto" and not brief:
-            share = trainer.fraction(run.best)
+            share = trainer.fraction(trainer.kept(run))
             reason = f"one Gaussian will do: {100 * share:.0f} % of its draws count"
             if share < ONE_WILL_DO:
                 changed = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
