@@ -30,11 +30,15 @@ def test_a_folder_that_others_can_fill_is_left_alone(root, tmp_path, monkeypatch
     folder = own_folder("compiled")
     for mode in (0o770, 0o702):
         folder.chmod(mode)
-        with pytest.raises(NoCacheError, match=r"others may write to .*compiled: delete it"):
+        with pytest.raises(NoCacheError, match=r"others may write to .*compiled: .*NOPF_CACHE"):
             own_folder("compiled")
     folder.chmod(0o700)
+    root.chmod(0o777)  # There the folder itself could be exchanged.
+    with pytest.raises(NoCacheError, match=r"others may write to .*cache: .*NOPF_CACHE"):
+        own_folder("compiled")
+    root.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    with pytest.raises(NoCacheError, match="compiled belongs to somebody else"):
+    with pytest.raises(NoCacheError, match="cache belongs to somebody else"):
         own_folder("compiled")
     monkeypatch.undo()
     monkeypatch.setenv("NOPF_CACHE", str(root))

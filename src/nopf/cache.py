@@ -27,19 +27,25 @@ def own_folder(name: str) -> Path:
         folder = root / name
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        _check_own(root)
+        _check_own(folder)
     except (OSError, RuntimeError) as error:  # no home, a full disk, a file in its place
         raise NoCacheError(f"there can be no cache ({error})") from None
+    if not os.access(folder, os.W_OK):
+        raise NoCacheError(f"{folder} cannot be written to")
+    return folder
+
+
+def _check_own(folder: Path) -> None:
+    """Refuses a folder whose content somebody else could exchange."""
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise NoCacheError(f"{folder} is a link and no folder")
     if hasattr(os, "getuid"):  # Elsewhere the user's folders are the user's.
         if found.st_uid != os.getuid():
             raise NoCacheError(f"{folder} belongs to somebody else")
         if found.st_mode & 0o022:
-            raise NoCacheError(f"others may write to {folder}: delete it")
-    if not os.access(folder, os.W_OK):
-        raise NoCacheError(f"{folder} cannot be written to")
-    return folder
+            raise NoCacheError(f"others may write to {folder}: name another one with NOPF_CACHE")
 
 
 def _user_cache() -> Path:

@@ -126,6 +126,12 @@ CATALOGUE: dict[str, Listing] = {
     for listing in (
         Listing("kf", "KF", "#000000", lambda m, n, t, p: KalmanFilter(m, n)),
         Listing("enkf", "EnKF", "#E69F00", lambda m, n, t, p: EnsembleKalmanFilter(m, n)),
+        Listing(
+            "enkf-paper",
+            "EnKF (plain means)",
+            "#F5CF87",
+            lambda m, n, t, p: EnsembleKalmanFilter(m, n, circular=False),
+        ),
         Listing("bpf", "BPF", "#D55E00", lambda m, n, t, p: ParticleFilter(m, None, n)),
         Listing(
             "apf",

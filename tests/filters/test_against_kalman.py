@@ -93,3 +93,30 @@ def test_ensemble_filter_leaves_missing_coordinates_out():
     np.testing.assert_allclose(found.mean, exact.mean, atol=0.02)
     np.testing.assert_allclose(found.cov, exact.cov, atol=0.01)
     np.testing.assert_allclose(found.log_evidence, exact.log_evidence, atol=0.1)
+
+
+def test_plain_means_take_angles_for_numbers():
+    """Headings on both sides of ±π: circular means keep the ensemble together, plain ones see two
+    groups that are 2π apart. Away from ±π the two are the same."""
+
+    def turned(heading):
+        return nopf.StateSpaceModel(
+            prior=nopf.Gaussian([heading], [0.1]),
+            transition=lambda x, step: x,
+            process_noise=[0.01],
+            observation=lambda x, step: x,
+            observation_noise=[0.3],
+            state_angles=[0],
+            observation_angles=[0],
+        )
+
+    def deviation(heading, circular):
+        flt = nopf.EnsembleKalmanFilter(turned(heading), 2000, circular=circular)
+        found = flt.run(np.full((1, 1), heading), key=jax.random.key(0))
+        return found.std[0, 0], found.log_evidence
+
+    np.testing.assert_allclose(deviation(0.5, True), deviation(0.5, False), rtol=1e-3)
+    np.testing.assert_allclose(deviation(np.pi, True)[0], 0.095, rtol=0.1)
+    # The gain is near one for an ensemble that seems to be π wide, so members follow the noise.
+    assert deviation(np.pi, False)[0] > 0.25
+    assert deviation(np.pi, False)[1] < deviation(np.pi, True)[1] - 1

@@ -281,3 +281,19 @@ def test_tangent_fit_is_the_posterior_of_a_linear_residual(d, m):
         np.testing.assert_allclose(factor @ factor.T, np.linalg.inv(precision), atol=1e-12)
         np.testing.assert_allclose(back, np.eye(d), atol=1e-12)
         np.testing.assert_allclose(root.log_det, np.linalg.slogdet(factor)[1], rtol=1e-9)
+
+
+def test_jitter_widens_the_covariance_that_a_particle_carries():
+    """Of a linear model, the unscented step is the Kalman filter's: from a covariance of C, that of
+    C + jitter."""
+    model = models.linear(full=True)
+    step = jax.tree.map(lambda leaf: leaf[0], model.steps(1))
+    ancestor, y = jnp.zeros(model.space.size), jnp.ones(model.observation_space.size)
+    wide = jnp.eye(model.space.size) * 0.3
+    carried = [
+        nopf.UnscentedProposal(jitter=jitter).fit(model, ancestor, y, step, memory)[1]
+        for jitter, memory in [(0.2, wide), (0.0, wide + 0.2 * jnp.eye(model.space.size))]
+    ]
+    np.testing.assert_allclose(carried[0], carried[1], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"jitter: expected a number of at least 0, got -1"):
+        nopf.UnscentedProposal(jitter=-1.0)

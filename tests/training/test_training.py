@@ -338,3 +338,26 @@ def test_a_fit_that_does_without_a_network_is_handed_back_as_it_is():
     assert proposal.recipe.base == "linearised"
     assert proposal.adds_nothing
     assert len(proposal.history) == 1  # no gradient step was made
+
+
+def test_the_last_network_is_kept_where_the_recipe_says_so():
+    """With a step size that makes things worse, the best network is not the last."""
+    model = models.linear()
+    kept = {}
+    for keep in ("best", "last"):
+        recipe = nopf.Recipe.fast(
+            base="skeleton",
+            width=4,
+            depth=1,
+            steps=4,
+            round=2,
+            learning_rate=3.0,
+            warmup=0,
+            keep=keep,
+        )
+        kept[keep] = nopf.train(model, horizon=5, recipe=recipe, key=jax.random.key(0))
+    held_out = kept["best"].history[:, 2]
+    np.testing.assert_array_equal(held_out, kept["last"].history[:, 2])
+    assert np.argmin(held_out) < len(held_out) - 1
+    assert not same(kept["best"], kept["last"])
+    assert nopf.Recipe.paper().keep == "last"

@@ -16,6 +16,7 @@ from nopf.filters.posterior import Info
 from nopf.gaussian import Gaussian
 from nopf.keys import quick
 from nopf.model import StateSpaceModel, check_model
+from nopf.space import Space
 from nopf.steps import Step
 
 
@@ -39,12 +40,16 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         particles: how many members, N.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
+        circular: False takes angles for plain numbers when it averages and subtracts, as the
+            equations of the paper do: members on both sides of ±π are then far apart. For
+            comparisons only.
     """
 
     model: StateSpaceModel
     particles: int = eqx.field(static=True)
     quantiles: tuple[float, ...] = eqx.field(static=True)
     health: bool = eqx.field(static=True)
+    circular: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -53,11 +58,13 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         *,
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,
+        circular: bool = True,
     ):
         self.model = check_model(model).whole
         self.particles = positive_integer(particles, "particles")
         self.quantiles = check_quantiles(quantiles)
         self.health = yes_or_no(health, "health")
+        self.circular = yes_or_no(circular, "circular")
 
     def begin(self, key: PRNGKeyArray | None) -> Ensemble:
         key, prior_key = jax.random.split(quick(check_key(key)))
@@ -73,9 +80,12 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
 
         weights = jnp.exp(self._log_weights())
         observed = ~jnp.isnan(y)
-        delta = space.difference(states, space.mean(states, weights)[None])
-        seen_mean = y_space.mean(seen, weights)
-        seen_delta = jnp.where(observed[None], y_space.difference(seen, seen_mean[None]), 0)
+        flat, y_flat = (
+            own if self.circular else Space(own.size, origin=own.origin) for own in (space, y_space)
+        )
+        delta = flat.difference(states, flat.mean(states, weights)[None])
+        seen_mean = y_flat.mean(seen, weights)
+        seen_delta = jnp.where(observed[None], y_flat.difference(seen, seen_mean[None]), 0)
         cross = delta.T @ seen_delta / self.particles
         spread = seen_delta.T @ seen_delta / self.particles
         # A coordinate left out has no covariance with anything, and adds nothing to the evidence.
@@ -84,7 +94,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
 
         def innovation(seen: Float[Array, "n m"]) -> Float[Array, "n m"]:
             known = jnp.where(observed, y, 0)[None]
-            return jnp.where(observed[None], y_space.difference(known, seen), 0)
+            return jnp.where(observed[None], y_flat.difference(known, seen), 0)
 
         after = Ensemble(key, space.wrap(states + innovation(seen) @ gain.T))
         predictive = Gaussian(jnp.zeros(y.size), spread)

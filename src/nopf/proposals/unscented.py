@@ -31,14 +31,21 @@ class UnscentedProposal(Proposal):
         observation_noise: stands in for the observation noise of models that have another
             likelihood (standard deviations or a covariance); the importance weight is exact anyway.
         beta: weight of the squared second-order mean in the covariance; 2 suits normal states.
+        jitter: is added to the diagonal of the covariance that a particle carries, at every step.
     """
 
     observation_noise: Any
     beta: float
+    jitter: float
 
-    def __init__(self, observation_noise: Numbers = None, beta: float = 2.0):
+    def __init__(
+        self, observation_noise: Numbers = None, beta: float = 2.0, *, jitter: float = 0.0
+    ):
         self.observation_noise = observation_noise
         self.beta = finite_number(beta, "beta")
+        self.jitter = finite_number(jitter, "jitter")
+        if self.jitter < 0:
+            raise ValueError(f"jitter: expected a number of at least 0, got {jitter}")
 
     def check(self, model: StateSpaceModel) -> None:
         if not hasattr(model.prior, "covariance"):
@@ -87,7 +94,8 @@ class UnscentedProposal(Proposal):
             return delta, -model.innovation(y, forecast + delta, step)
 
         zero = jnp.zeros(model.noise_size)
-        roots, units = _root(memory).T, jnp.eye(model.noise_size)  # one row a direction
+        carried = memory + self.jitter * jnp.eye(ancestor.size)
+        roots, units = _root(carried).T, jnp.eye(model.noise_size)  # one row a direction
         of_state = jax.vmap(lambda c: _derivatives(lambda x: both(x, zero), ancestor, c))(roots)
         of_noise = jax.vmap(lambda c: _derivatives(lambda z: both(ancestor, z), zero, c))(units)
         (dx, dy), (ddx, ddy) = jax.tree.map(
