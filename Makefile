@@ -32,12 +32,22 @@ $(VENV)/.docs: $(READY) requirements-docs.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@touch $@
 
-# The paper's four tables and all figures. Takes hours: two filters draw many samples a particle, and
-# the published recipe trains for long. Stop it at any time; it goes on where it was.
+# The paper's tables, figures and sweeps, and the pages of docs that show them. Stop it at any time and
+# run it again to resume.
+PAPERS := kf,enkf,enkf-paper,bpf,apf,upf,nupf,ispf,opf,lpf,alpf,nopf,anopf
+SWEPT := enkf,bpf,apf,upf,nupf,ispf,opf,nopf
+RESULTS ?= results/paper
 reproduce: $(READY)
-	$(BIN)/nopf bench all --filters all --seeds 10 --against-paper --out results/paper
-	$(BIN)/nopf sweep all --filters enkf,bpf,apf,nupf,opf,lpf,nopf --particles 100,1000,10000 --seeds 10 --out results/paper
-	$(BIN)/nopf report results/paper --figures svg
+	@echo "On two cores this takes about six hours: two to train by the published recipe, four for filters that draw many samples a particle."
+	@echo "Stop it with Ctrl-C and run it again to resume. For wall times that mean something, let nothing else run."
+	$(BIN)/nopf bench all --filters $(PAPERS) --seeds 10 --against-paper --out $(RESULTS)
+	$(BIN)/nopf bench all --filters nopf-paper --seeds 10 --against-paper --out $(RESULTS)
+	$(BIN)/python benchmarks/variants.py --out $(RESULTS)/variants.csv
+	$(BIN)/nopf sweep sensor-bias --filters kf,$(SWEPT) --particles 100,500,2000 --seeds 10 --out $(RESULTS)
+	$(BIN)/nopf sweep range-bearing range-only --filters $(SWEPT) --particles 100,1000,10000 --seeds 10 --out $(RESULTS)
+	$(BIN)/nopf sweep unordered-range --filters $(SWEPT) --particles 100,1000,10000,50000 --seeds 10 --out $(RESULTS)
+	$(BIN)/nopf report $(RESULTS) --figures png
+	$(BIN)/python benchmarks/reproduction.py $(RESULTS)
 
 # The bootstrap filter beside that of other libraries, each in an environment of its own.
 PEERS ?=

@@ -2,12 +2,13 @@
 
 UPF with jitter on the covariance that a particle carries, which starts at the prior's or at the
 identity; and ISPF with fewer inner samples. The published value of each benchmark is the test: a
-reading of the text has to fit all four.
+reading of the text has to fit all four. What is in the file already is not measured again.
 """
 
 import argparse
-import math
+import csv
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from nopf.benchmarks.tables import Entry, published
 
 JITTERS = (0.0, 1e-3, 2e-3, 3e-3)
 CANDIDATES = (50, 100, 200)
+COLUMNS = ("benchmark", "filter", "variant", "ess", "std", "seeds")
 
 
 class FromIdentity(nopf.UnscentedProposal):
@@ -58,30 +60,35 @@ def ess(flt: nopf.ParticleFilter, case: Benchmark, seed: int) -> float:
 
 
 def main() -> None:
-    """Measures what is asked for and prints a table."""
+    """Measures what is asked for and not known yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("benchmarks", nargs="*", default=list(BENCHMARKS))
     parser.add_argument("--filters", default="upf,ispf")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("results/paper/variants.csv"))
     options = parser.parse_args()
-    print("| benchmark | variant | ESS | published | difference in standard errors |")
-    print("|---|---|---:|---:|---:|")
+    known = set()
+    if options.out.exists():
+        with options.out.open(newline="") as rows:
+            known = {(row["benchmark"], row["variant"]) for row in csv.DictReader(rows)}
+    else:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(",".join(COLUMNS) + "\n")
     for name in options.benchmarks:
         case = BENCHMARKS[name]
         for label, short, proposal in variants(case, options.filters.split(",")):
+            if (name, label) in known:
+                continue
             flt = nopf.ParticleFilter(
                 case.model, proposal, case.particles, quantiles=(), health=False
             )
             values = [ess(flt, case, seed) for seed in range(options.seeds)]
-            beside = published()[name, short, "ess"]
-            std = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-            entry = Entry(float(np.mean(values)), std, published=beside)
+            mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+            entry = Entry(mean, std, published=published()[name, short, "ess"])
+            with options.out.open("a", newline="") as file:
+                csv.writer(file).writerow([name, short, label, mean, std, len(values)])
             apart = entry.difference(len(values))
-            print(
-                f"| {name} | {label} | {entry.mean:.1f} ± {std:.1f} | {beside[0]:.1f} ± "
-                f"{beside[1]:.1f} | {'–' if apart is None else f'{apart:+.1f}'} |",
-                flush=True,
-            )
+            print(f"{name}, {label}: {mean:.1f} ± {std:.1f}, {apart:+.1f} standard errors off")
 
 
 if __name__ == "__main__":

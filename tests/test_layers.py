@@ -10,7 +10,7 @@ import nopf
 SOURCE = Path(nopf.__file__).parent
 # Left to right, as CONTRIBUTING.md has it.
 FIRST = ("compiling", "crowd", "layout", "keys")
-LEFT = ("gaussian", "arguments", "steps", "trigonometry", "space", "robust")
+LEFT = ("gaussian", "arguments", "steps", "trigonometry", "space", "plots", "robust")
 MIDDLE = ("noise", "likelihood", "unordered", "functions", "model", "simulate", "linear")
 TOOLS = ("marginal", "resampling", "recipe", "files", "cache")
 RIGHT = ("proposals", "filters", "metrics", "training", "catalogue", "benchmarks")

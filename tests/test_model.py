@@ -408,7 +408,7 @@ BAD = {
     "observation: expected a vector": {"observation": lambda x, step: x[0]},
     "state_names: expected 2 names": {"state_names": ("a",)},
     "state_names: expected different": {"state_names": ("a", "a")},
-    "state_angles: no name is 'heading'; there are a, b": {
+    "state_angles: unknown name 'heading'; expected one of a, b": {
         "state_names": ("a", "b"),
         "state_angles": ("heading",),
     },

@@ -52,6 +52,8 @@ def finite_number(value: Any, name: str) -> float:
 
 def positive_integer(value: Any, name: str) -> int:
     """`value` if it is a whole number of at least one; otherwise a message about `name`."""
+    if isinstance(value, float) and value.is_integer():  # 1e3
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected a positive whole number, got {shown(value)}")
     if value < 1:
@@ -115,7 +117,7 @@ def check_angles(argument: str, angles: Any, names: tuple[str, ...]) -> tuple[in
         if isinstance(angle, str):
             if angle not in names:
                 raise ValueError(
-                    f"{argument}: no name is {shown(angle)}; there are {', '.join(names)}"
+                    f"{argument}: unknown name {shown(angle)}; expected one of {', '.join(names)}"
                 )
             angle = names.index(angle)
         if isinstance(angle, bool) or not isinstance(angle, int | np.integer):
@@ -148,7 +150,7 @@ def check_origin(
         )
     for name in origin:
         if name not in known:
-            raise ValueError(f"origin: no name is {name!r}; there are {', '.join(known)}")
+            raise ValueError(f"origin: unknown name {name!r}; expected one of {', '.join(known)}")
     for i in angles:
         if names[i] in origin:
             raise ValueError(f"origin: {names[i]!r} is an angle, which is counted from zero")

@@ -85,7 +85,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ValueError(f"name: expected a text, got {shown(self.name)}")
+            raise ValueError(f"name: expected a string, got {shown(self.name)}")
         for name in ("innovations", "batch_norm", "closed_form"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(

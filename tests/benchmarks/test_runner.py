@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import nopf
 from nopf.benchmarks import BENCHMARKS, runner, sensor_bias
 from nopf.benchmarks.cluster import ClusterError
-from nopf.benchmarks.results import COLUMNS, Cell, Results, ResultsError
+from nopf.benchmarks.results import COLUMNS, FORMAT, Cell, Results, ResultsError
 from nopf.benchmarks.runner import plan, run, run_cell
 from nopf.catalogue import Tuning
 from nopf.command.app import app
@@ -169,7 +169,7 @@ def test_links_out_of_a_folder_of_results_are_refused(tmp_path):
     [{}, {"nopf": nopf.__version__}, {"nopf": 1, "format": 1}, {"made": 7}, {"made": {"jax": [7]}}],
 )
 def test_a_stamp_that_is_none_is_named(tmp_path, stamp):
-    whole = {"nopf": nopf.__version__, "format": 1} if "made" in stamp else {}
+    whole = {"nopf": nopf.__version__, "format": FORMAT} if "made" in stamp else {}
     for text in (json.dumps(whole | stamp), "[" * 200_000):
         (tmp_path / "nopf.json").write_text(text)
         with pytest.raises(ResultsError, match=r"nopf\.json: not readable"):

@@ -83,7 +83,7 @@ def test_start_is_the_time_of_the_prior(folder):
     assert live.stdout == done.stdout
     late = invoke(*command, "--start", 11)
     assert late.exit_code == 2
-    assert "expected a time up to that of the first row (10)" in " ".join(late.output.split())
+    assert "expected a time no later than the first row's (10)" in " ".join(late.output.split())
     (folder / "bare.csv").write_text("gps,speed\n1.0,0.5\n")
     bare = invoke(*command[:3], folder / "bare.csv", *command[4:], "--start", 1)
     assert bare.exit_code == 2

@@ -178,7 +178,10 @@ def test_a_prior_that_is_not_counted_from_the_origin_is_warned_of():
 @pytest.mark.parametrize(
     ("origin", "words"),
     [
-        ({"nort": NORTH}, "origin: no name is 'nort'; there are east, north, v_east, v_north, gps"),
+        (
+            {"nort": NORTH},
+            "origin: unknown name 'nort'; expected one of east, north, v_east, v_north, gps",
+        ),
         ({"north": np.inf}, r"origin\['north'\]: expected a finite number, got inf"),
         ({"v_east": 1.0}, "origin: 'v_east' is an angle, which is counted from zero"),
     ],

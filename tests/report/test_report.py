@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import nopf
+from nopf import plots
 from nopf.benchmarks import BENCHMARKS, range_only, sensor_bias
-from nopf.benchmarks.results import Cell, Results
+from nopf.benchmarks.results import FORMAT, Cell, Results
 from nopf.benchmarks.runner import plan, run
 from nopf.catalogue import CATALOGUE, LEARNED
 from nopf.command.app import app
@@ -236,7 +237,7 @@ def test_a_planted_link_does_not_lead_a_figure_elsewhere(tmp_path):
 
 def test_ellipse_holds_ninety_percent():
     mean, cov = np.array([1.0, -1.0]), np.array([[2.0, 0.8], [0.8, 0.5]])
-    outline = numbers.ellipse(mean, cov) - mean
+    outline = plots.ellipse(mean, cov) - mean
     squares = np.sum(outline * np.linalg.solve(cov, outline.T).T, axis=1)
     np.testing.assert_allclose(scipy.stats.chi2.cdf(squares, 2), 0.9, rtol=1e-9)
 
@@ -261,13 +262,44 @@ def test_snapshots_show_the_benchmark(results):
     )
 
 
+def test_snapshots_begin_with_the_prior_and_have_other_planes():
+    """A made-up trace: what is drawn where, in the plane in which the modes of the benchmark
+    differ."""
+    case = BENCHMARKS["unordered-range"]
+    rng, steps, states = np.random.default_rng(0), case.horizon, case.model.space.size
+    trace = {
+        "time": 0.1 * np.arange(1, steps + 1),
+        "truth": rng.normal(size=(steps, states)),
+        "mean": rng.normal(size=(steps, states)),
+        "cov": np.broadcast_to(np.eye(3), (steps, 3, 3)),
+        "kept": rng.normal(size=(steps, 20, 3)),
+        "start": rng.normal(size=states),
+        "prior": rng.normal(size=(20, 3)),
+    }
+    figure = figures.snapshot_figure(case, {"bpf": trace, "enkf": trace}, plane=("x", "z"))
+    first, *_, last = figure.axes
+    assert (first.get_title(), last.get_title()) == ("t = 0.0 s", "t = 3.4 s")
+    assert (last.get_xlabel(), first.get_ylabel()) == ("x", "BPF\nz")
+    for panel, cloud, star in [
+        (first, trace["prior"], trace["start"]),
+        (last, trace["kept"][-1], trace["truth"][-1]),
+    ]:
+        np.testing.assert_allclose(panel.collections[0].get_offsets(), cloud[:, [0, 2]])
+        np.testing.assert_allclose(np.ravel(panel.lines[1].get_xydata()), star[[0, 2]])
+        np.testing.assert_allclose(panel.lines[2].get_ydata(), 0)  # the anchors, on the floor
+
+
 @pytest.mark.parametrize(
     ("stamp", "arguments", "words"),
     [
         (None, [], "holds no results"),
         ({"nopf": "9.9", "format": 1}, [], "made by nopf 9.9"),
-        ({"nopf": nopf.__version__, "format": 1}, [], "no cell is finished yet"),
-        ({"nopf": nopf.__version__, "format": 1}, ["--figures", "gif"], "expected svg, png or pdf"),
+        ({"nopf": nopf.__version__, "format": FORMAT}, [], "no cell is finished yet"),
+        (
+            {"nopf": nopf.__version__, "format": FORMAT},
+            ["--figures", "gif"],
+            "expected svg, png or pdf",
+        ),
     ],
 )
 def test_folders_of_which_no_page_can_be_made(tmp_path, stamp, arguments, words):
@@ -302,7 +334,7 @@ def test_angles_are_drawn_on_beyond_half_a_turn():
         posterior,
         (jnp.asarray(mean), jnp.asarray(quantiles)),
     )
-    drawn, low, high = numbers.bands(crossing)
+    drawn, low, high = plots.bands(crossing)
     turn = 2 * np.pi
     np.testing.assert_allclose(drawn[:, angle], [3.0, turn - 3.1, turn - 2.9], rtol=1e-6)
     np.testing.assert_allclose(low[:, angle], [2.9, 3.1, turn - 3.0], rtol=1e-6)

@@ -25,7 +25,8 @@ class Benchmark:
         initial_state: the true state at time zero, or None to draw it from the prior.
         tuning: what filters are set up with.
         plane: the two states that pictures show.
-        landmarks: points in that plane.
+        height: a third one, shown against the first.
+        landmarks: points in the coordinates that are shown.
     """
 
     name: str
@@ -36,12 +37,18 @@ class Benchmark:
     initial_state: tuple[float, ...] | None = None
     tuning: Tuning = PAPER
     plane: tuple[str, str] = ("x", "y")
-    landmarks: tuple[tuple[float, float], ...] = ()
+    height: str | None = None
+    landmarks: tuple[tuple[float, ...], ...] = ()
 
     @property
-    def plane_indices(self) -> list[int]:
-        """Which coordinates of the state the plane has."""
-        return [self.model.state_names.index(name) for name in self.plane]
+    def shown(self) -> tuple[str, ...]:
+        """The states that pictures show."""
+        return self.plane if self.height is None else (*self.plane, self.height)
+
+    @property
+    def shown_indices(self) -> list[int]:
+        """Which coordinates of the state these are."""
+        return [self.model.state_names.index(name) for name in self.shown]
 
     def model_of(self, short: str) -> StateSpaceModel:
         """The model as a filter sees it, by its short name."""

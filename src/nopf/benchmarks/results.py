@@ -30,7 +30,7 @@ SCORES = tuple(name for name in METRICS if name != "wt")  # averages over steps
 COLUMNS = ("benchmark", "filter", "seed", "particles", *METRICS, "log_evidence")
 WINDOWS = {"all": 0, "paper": 1}  # the first step that a metric counts
 DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
-FORMAT = 1
+FORMAT = 2
 TRAINING_SEED = 0
 KIND = "nopf trace"
 LARGEST = 1e100  # of a number: beyond it sums of squares overflow
@@ -283,8 +283,19 @@ def _surroundings() -> dict[str, Any]:
         "jax": jax.__version__,
         "device": jax.devices()[0].platform,
         "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
         "cores": os.cpu_count(),
     }
+
+
+def _processor() -> str | None:
+    """What it calls itself, where the system says so."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else None
 
 
 @functools.cache
@@ -355,13 +366,15 @@ def _checked_trace(file: Path, cell: Cell) -> Trace:
     """The arrays of a trace, if they are those of this benchmark."""
     _, trace = read_arrays(file, KIND)
     case = BENCHMARKS[cell.benchmark]
-    steps, states, plane = case.horizon, case.model.space.size, len(case.plane_indices)
+    steps, states, shown = case.horizon, case.model.space.size, len(case.shown)
     drawn = trace["kept"].shape[1:2] if "kept" in trace else ()
     expected: Mapping[str, tuple[int, ...]] = {
         "time": (steps,),
         **dict.fromkeys(("truth", "mean", "low", "high"), (steps, states)),
-        "cov": (steps, plane, plane),
-        **dict.fromkeys(("proposed", "kept"), (steps, *drawn, plane)),
+        "cov": (steps, shown, shown),
+        **dict.fromkeys(("proposed", "kept"), (steps, *drawn, shown)),
+        "start": (states,),
+        "prior": (len(trace.get("prior", ())), shown),
     }
     wrong = [
         name

@@ -242,15 +242,16 @@ def _unless_exact(draws: Any) -> float | None:
 
 
 def _trace(case: Benchmark, posterior: Posterior, path: Trajectories) -> Trace:
-    """Truth, estimates, and a sample of the particles in the benchmark's plane."""
+    """Truth, estimates, and a sample of the particles in the coordinates that are shown."""
     assert posterior.particles is not None
     assert posterior.log_weights is not None
-    plane = case.plane_indices
-    particles = np.asarray(posterior.particles)[..., plane]
+    shown = case.shown_indices
+    particles = np.asarray(posterior.particles)[..., shown]
     count = particles.shape[1]
     keys = jax.random.split(jax.random.key(0), len(particles))
     spaced = np.linspace(0, count - 1, min(DRAWN, count)).astype(int)
     drawn = jax.vmap(systematic)(keys, posterior.log_weights)[:, spaced]
+    priors = jax.vmap(case.model.prior.sample)(jax.random.split(jax.random.key(0), DRAWN))
     low, high = (posterior.quantile_levels.index(level) for level in (0.05, 0.95))
     return {
         "time": np.asarray(posterior.times),
@@ -258,7 +259,9 @@ def _trace(case: Benchmark, posterior: Posterior, path: Trajectories) -> Trace:
         "mean": np.asarray(posterior.mean),
         "low": np.asarray(posterior.quantiles[:, low]),
         "high": np.asarray(posterior.quantiles[:, high]),
-        "cov": np.asarray(posterior.cov)[:, plane][:, :, plane],
+        "cov": np.asarray(posterior.cov)[:, shown][:, :, shown],
+        "start": np.asarray(path.initial_state),
+        "prior": np.asarray(priors)[:, shown],
         "proposed": particles[:, spaced],
         "kept": np.take_along_axis(particles, np.asarray(drawn)[..., None], axis=1),
     }

@@ -147,5 +147,6 @@ benchmark = Benchmark(
     horizon=34,
     particles=50_000,
     tuning=dataclasses.replace(PAPER, stand_in_noise=(*([RANGE_NOISE] * 4), *ODOMETRY_NOISE)),
-    landmarks=tuple((float(x), float(y)) for x, y, _ in ANCHORS),
+    height="z",
+    landmarks=tuple(map(tuple, ANCHORS.tolist())),
 )

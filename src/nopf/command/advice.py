@@ -168,7 +168,7 @@ def advise(trials: list[Trial]) -> str:
     """Which filter to use, and why, in words."""
     best = best_of(trials)
     if best is None:
-        return "Mend the problems first: not even the bootstrap filter runs."
+        return "Fix the problems first: not even the bootstrap filter runs."
     if best.name == "kf":
         return (
             "Use the Kalman filter (--filter kf): the model is linear with Gaussian noise, so it "

@@ -274,7 +274,7 @@ def _draw(posterior: Posterior, particles: int, plot: Path) -> None:
     if plot.suffix == ".html":
         from nopf.report.estimates import estimates_page
 
-        write_whole(plot, estimates_page(posterior, particles).encode())
+        write_whole(plot, estimates_page(posterior).encode())
     else:
         from nopf.report.figures import estimate_figure, save
 

@@ -60,7 +60,7 @@ class AuxiliaryFilter(ParticleEngine):
         self,
         model: StateSpaceModel,
         proposal: Proposal | None = None,
-        particles: int = 1000,
+        particles: int | float = 1000,
         *,
         resampling: Resampling = systematic,
         defensive: float | None = None,

@@ -54,7 +54,7 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
     def __init__(
         self,
         model: StateSpaceModel,
-        particles: int = 1000,
+        particles: int | float = 1000,
         *,
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,

@@ -455,6 +455,7 @@ def _posterior(
         quantile_levels=flt.quantiles,
         tails=flt.model.likelihood.tails,
         recover=flt.drawn_anew,
+        particle_count=None if infos.ess is None else getattr(flt, "particles", None),
     )
 
 

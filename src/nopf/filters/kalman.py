@@ -52,7 +52,7 @@ class KalmanFilter(Filter[GaussianBelief]):
     def __init__(
         self,
         model: StateSpaceModel,
-        particles: int = 1000,
+        particles: int | float = 1000,
         *,
         quantiles: tuple[float, ...] = QUANTILES,
         health: bool = True,

@@ -397,7 +397,7 @@ class ParticleFilter(ParticleEngine):
         self,
         model: StateSpaceModel,
         proposal: Proposal | None = None,
-        particles: int = 1000,
+        particles: int | float = 1000,
         *,
         resampling: Resampling = systematic,
         ess_threshold: float = 1.0,

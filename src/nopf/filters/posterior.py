@@ -1,5 +1,6 @@
 """Info and Posterior: what a filter says after one step, and after a series. Pure data."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
+from nopf import plots
 from nopf.crowd import log_total, total
 from nopf.filters.monitor import Monitor
 from nopf.gaussian import AnyArray, shown
@@ -155,6 +157,7 @@ class Posterior(eqx.Module):
         state_names, observation_names, quantile_levels: what the columns of the above mean.
         tails: the model's `robust=`.
         recover: the filter's `recover=`.
+        particle_count: how many particles the filter had; None if it has none.
     """
 
     info: Info
@@ -170,6 +173,23 @@ class Posterior(eqx.Module):
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
     tails: Tails | None = None
     recover: float | None = eqx.field(static=True, default=None)
+    particle_count: int | None = eqx.field(static=True, default=None)
+
+    def __repr__(self) -> str:
+        """One line: how long, how many states, how many particles count, how many warnings."""
+        if isinstance(self.mean, jax.core.Tracer) or np.ndim(self.mean) < 2:
+            return super().__repr__()
+        *series, steps, states = self.mean.shape
+        words = [f"{steps} steps, {states} states"]
+        if series:
+            words.insert(0, f"{series[0]} series")
+        if self.ess is not None:
+            count = "" if self.particle_count is None else f" of {self.particle_count}"
+            words.append(f"mean ESS {float(np.mean(self.ess)):.0f}{count}")
+        if not series:
+            found = len(self.warnings())
+            words.append({0: "no warnings", 1: "1 warning"}.get(found, f"{found} warnings"))
+        return f"Posterior: {', '.join(words)}"
 
     @property
     def mean(self) -> Float[AnyArray, "*b t d"]:
@@ -254,6 +274,67 @@ class Posterior(eqx.Module):
             found += monitor.begun(one, int(index), float(time))
         return [text for text, _ in found] if every else monitor.summary()
 
+    def plot(self, truth: Any = None) -> np.ndarray:
+        """Draws every state over time: its mean and the band between the outer quantiles, and below
+        them the effective sample size (needs the `plots` extra).
+
+        Args:
+            truth: `(T, d)` true states, or what `nopf.simulate` gave, to draw beside them.
+
+        Returns:
+            the axes of matplotlib, one a state and one for the effective sample size.
+        """
+        check_one_series(self, "plot")
+        states = plots.truth_of(self, truth)
+        count = len(self.state_names)
+        more = self.ess is not None
+        axes = plots.new_axes(count + more, 8.0, 1.7 * (count + more) + 0.4, sharex=True)
+        plots.draw_states(axes[:count], self, states)
+        if more:
+            axes[-1].plot(self.times, np.asarray(self.ess), color="0.3", lw=1)
+            axes[-1].set_ylabel("ESS")
+            axes[-1].set_ylim(bottom=0)
+        axes[-1].set_xlabel("time")
+        return axes
+
+    def plot_map(
+        self,
+        plane: Sequence[str] | None = None,
+        truth: Any = None,
+        landmarks: Any = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draws the path in the plane, with ellipses that hold 90 % (needs the `plots` extra).
+
+        Args:
+            plane: the two states that are a place; found by their names (x and y, east and north,
+                …) if left out.
+            truth: `(T, d)` true states, or what `nopf.simulate` gave.
+            landmarks: `(k, 2)` places to mark.
+            ax: axes of matplotlib to draw on; new ones if left out.
+
+        Returns:
+            the axes.
+        """
+        check_one_series(self, "plot_map")
+        found, states = plots.plane_of(self.state_names, plane), plots.truth_of(self, truth)
+        panel = plots.new_axes(1, 6.5, 6.0)[0] if ax is None else ax
+        plots.draw_map(panel, self, found, states, landmarks)
+        return panel
+
+    def to_dataframe(self) -> Any:
+        """A `pandas.DataFrame`, one row a step, with the columns that `nopf filter` writes (needs
+        the `tables` extra)."""
+        check_one_series(self, "to_dataframe")
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ImportError(
+                "to_dataframe needs pandas; install it with: pip install 'nopf[tables]'"
+            ) from error
+        names = estimate_names(self.state_names, self.quantile_levels)
+        return pandas.DataFrame(estimate_rows(np.asarray(self.times), self), columns=names)
+
     def to_xarray(self) -> Any:
         """An `xarray.Dataset` with named dimensions (needs the `tables` extra)."""
         try:
@@ -298,6 +379,41 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "particles": ("time", "particle", "state"),
     "log_weights": ("time", "particle"),
 }
+
+
+# Of each step, by the name of the column: what an `Info` calls it.
+SIGNS = {
+    "nominal_p_value": "nominal_p_value",
+    "ess": "ess",
+    "log_evidence": "log_evidence_increment",
+    "p_value": "p_value",
+    "drift": "drift",
+}
+
+
+def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
+    """The columns of estimates, in files, streams and data frames."""
+    parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
+    states = [f"{name}_{part}" for name in state_names for part in parts]
+    errors = [f"{name}_error" for name in state_names]
+    return ["time", *states, *errors, *SIGNS]
+
+
+def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
+    """`(T, columns)` numbers in the order of `estimate_names`.
+
+    Args:
+        times: `(T,)`.
+        found: a `Posterior`, or an `Info` whose arrays have a time axis.
+    """
+    parts = [found.mean[:, None], found.std[:, None], found.quantiles]
+    states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+    nothing = np.full(len(times), np.nan)
+    by_step = [getattr(found, name) for name in SIGNS.values()]
+    by_step = [nothing if values is None else values for values in by_step]
+    by_state = np.swapaxes(states, 1, 2).reshape(len(times), -1)
+    columns = [times, *by_state.T, *np.asarray(found.error).T, *by_step]
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
 def check_one_series(posterior: Posterior, name: str) -> None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf import plots
 from nopf.compiling import is_tracing, run_once
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.gaussian import is_traced
@@ -148,6 +149,17 @@ class NeuralProposal(Proposal):
             return corrected(*numbers), moments
         parts = jax.vmap(corrected)(*(head.reshape(choice.size, -1) for head in numbers))
         return Mixture(choice, parts), moments
+
+    def plot_history(self) -> np.ndarray:
+        """Draws the training curve: losses, and the held-out effective sample size (needs the
+        `plots` extra).
+
+        Returns:
+            the two axes of matplotlib.
+        """
+        axes = plots.new_axes(2, 8.0, 5.0, sharex=True)
+        plots.draw_history(axes, self.history)
+        return axes
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the proposal to a file, whole or not at all."""

@@ -1,5 +1,7 @@
 """Recordings and live streams: from files or lines to observations, and to estimates and back."""
 
+from nopf.filters.posterior import estimate_names as estimate_names
+from nopf.filters.posterior import estimate_rows as estimate_rows
 from nopf.recording.columns import BY_MODEL as BY_MODEL
 from nopf.recording.columns import Columns as Columns
 from nopf.recording.columns import DataError as DataError
@@ -19,8 +21,6 @@ from nopf.recording.reading import json_rows as json_rows
 from nopf.recording.reading import read_recording as read_recording
 from nopf.recording.writing import csv_header as csv_header
 from nopf.recording.writing import csv_table as csv_table
-from nopf.recording.writing import estimate_names as estimate_names
-from nopf.recording.writing import estimate_rows as estimate_rows
 from nopf.recording.writing import format_csv as format_csv
 from nopf.recording.writing import format_json as format_json
 from nopf.recording.writing import write_estimates as write_estimates

@@ -22,7 +22,7 @@ def start_time(
     if first is None:
         raise DataError("start: needs a column of times")
     if not given <= first:
-        raise DataError(f"start: expected a time up to that of the first row ({first:.12g})")
+        raise DataError(f"start: expected a time no later than the first row's ({first:.12g})")
     return given
 
 

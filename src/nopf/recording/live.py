@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from nopf.filters import Filter
+from nopf.filters.posterior import estimate_rows
 from nopf.model import StateSpaceModel
 from nopf.recording.columns import Named
 from nopf.recording.estimate import start_time
 from nopf.recording.reading import Row, Skip, csv_rows, json_rows
-from nopf.recording.writing import estimate_rows
 
 
 def live_rows(

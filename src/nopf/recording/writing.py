@@ -9,35 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nopf.files import write_whole
-from nopf.filters import Info, Posterior
 from nopf.recording.columns import DataError
-
-
-def estimate_names(state_names: Sequence[str], levels: Sequence[float]) -> list[str]:
-    """The columns of estimates."""
-    parts = ["mean", "std", *(f"q{round(100 * level):02d}" for level in levels)]
-    states = [f"{name}_{part}" for name in state_names for part in parts]
-    errors = [f"{name}_error" for name in state_names]
-    signs = ["nominal_p_value", "ess", "log_evidence", "p_value", "drift"]
-    return ["time", *states, *errors, *signs]
-
-
-def estimate_rows(times: np.ndarray, found: Posterior | Info) -> np.ndarray:
-    """`(T, columns)` numbers in the order of `estimate_names`.
-
-    Args:
-        times: `(T,)`.
-        found: a `Posterior`, or an `Info` whose arrays have a time axis.
-    """
-    parts = [found.mean[:, None], found.std[:, None], found.quantiles]
-    states = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
-    nothing = np.full(len(times), np.nan)
-    ess = nothing if found.ess is None else found.ess
-    by_step = [found.nominal_p_value, ess, found.log_evidence_increment]
-    by_step += [found.p_value, found.drift]
-    by_state = np.swapaxes(states, 1, 2).reshape(len(times), -1)
-    columns = [times, *by_state.T, *np.asarray(found.error).T, *by_step]
-    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
 def csv_header(names: Sequence[str]) -> str:

@@ -60,6 +60,9 @@ def draw_all(results: Results, folder: Path, form: str) -> list[Path]:
             keep(f"{name}-states", state_figure(case, traces))
         elif set(traces) - {"enkf"}:
             keep(f"{name}-snapshots", snapshot_figure(case, traces))
+            if case.height is not None:
+                plane = (case.plane[0], case.height)
+                keep(f"{name}-snapshots-{case.height}", snapshot_figure(case, traces, plane=plane))
     if any(row["made"] is not None for rows in everything.values() for row in rows):
         keep("additional-metrics", additional_figure(everything))
     return drawn

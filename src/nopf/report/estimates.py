@@ -9,8 +9,8 @@ from plotly.subplots import make_subplots
 
 from nopf.catalogue import COLOURS
 from nopf.filters import Monitor, Posterior
+from nopf.plots import bands
 from nopf.report.document import document
-from nopf.report.numbers import bands
 
 COLOUR = COLOURS["nopf"]
 BEYOND = Monitor().drift
@@ -30,12 +30,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 """
 
 
-def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
+def estimates_page(posterior: Posterior) -> str:
     """States over time with 90 % intervals, the signs of health, and every warning.
 
     Args:
         posterior: the estimates.
-        particles: how many the filter had.
     """
     levels = posterior.quantile_levels
     summed_up, every = posterior.warnings(), posterior.warnings(every=True)
@@ -45,7 +44,8 @@ def estimates_page(posterior: Posterior, particles: int | None = None) -> str:
     summary = f"{len(posterior.times)} steps, log-evidence {float(posterior.log_evidence):.2f}"
     if posterior.ess is not None:
         summary += f", mean ESS {float(posterior.ess.mean()):.0f}"
-        summary += "" if particles is None else f" of {particles} particles"
+        count = posterior.particle_count
+        summary += "" if count is None else f" of {count} particles"
     angles = " Angles go on beyond ±π." if posterior.space.angles else ""
     body = f"""<h1>Estimates</h1>
 <p>{summary}. Draws tell how many independent draws of the posterior would give as good a mean of

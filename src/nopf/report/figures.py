@@ -19,11 +19,10 @@ from nopf.catalogue import COLOURS, LABELS, NAMES
 from nopf.files import write_whole
 from nopf.filters import Calibration, Posterior
 from nopf.model import StateSpaceModel
+from nopf.plots import draw_states, ellipse
 from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
-    bands,
-    ellipse,
     ess_over_time,
     shade,
 )
@@ -63,19 +62,14 @@ def state_figure(case: Benchmark, traces: Mapping[str, Trace]) -> Figure:
 def estimate_figure(posterior: Posterior) -> Figure:
     """Estimated states over time with 90 % intervals, how many particles count, and the drift."""
     names = posterior.state_names
-    mean, low, high = bands(posterior)
     signs = [("drift", posterior.drift)]
     if posterior.ess is not None:
         signs.insert(0, ("ESS", posterior.ess))
     count = len(names) + len(signs)
     figure, panels = _panels(count, 1, 8, 1.7 * count + 0.6, sharex=True)
-    colour, time = COLOURS["nopf"], posterior.times
-    for i, (name, panel) in enumerate(zip(names, panels[:, 0], strict=False)):
-        panel.fill_between(time, low[:, i], high[:, i], color=colour, alpha=0.2, lw=0)
-        panel.plot(time, mean[:, i], color=colour, lw=1.4)
-        panel.set_ylabel(name)
+    draw_states(panels[: len(names), 0], posterior)
     for (name, values), panel in zip(signs, panels[len(names) :, 0], strict=True):
-        panel.plot(time, np.asarray(values), color="0.3", lw=1)
+        panel.plot(posterior.times, np.asarray(values), color="0.3", lw=1)
         panel.set_ylabel(name)
     panels[-1, 0].set_xlabel("time")
     return figure
@@ -134,45 +128,63 @@ def calibration_figure(found: Calibration) -> Figure:
 
 
 def snapshot_figure(
-    case: Benchmark, traces: Mapping[str, Trace], at: Sequence[int] | None = None
+    case: Benchmark,
+    traces: Mapping[str, Trace],
+    at: Sequence[int] | None = None,
+    plane: tuple[str, str] | None = None,
 ) -> Figure:
     """Particles, truth and landmarks at some steps; the ensemble Kalman filter as an ellipse.
 
     Args:
         case: the benchmark.
         traces: by filter; "enkf" is drawn over the others.
-        at: steps, counted from 1; four of them if left out.
+        at: steps, counted from 1; 0 is the prior. The prior and three of them if left out.
+        plane: two of the states that the benchmark shows; its plane if left out.
     """
     horizon = case.horizon
-    at = at or [1, horizon // 4, horizon // 2, horizon]
+    at = at or [0, horizon // 4, horizon // 2, horizon]
+    plane = plane or case.plane
+    own = [case.shown.index(name) for name in plane]
+    states = [case.shown_indices[i] for i in own]
     clouds = {short: trace for short, trace in traces.items() if short not in ("enkf", "kf")}
     ellipses = traces.get("enkf")
-    plane = case.plane_indices
     figure, panels = _panels(len(clouds), len(at), 2.9 * len(at), 2.8 * len(clouds) + 0.5)
     for row, (short, trace) in enumerate(clouds.items()):
-        truth = trace["truth"][:, plane]
+        truth = np.concatenate([trace["start"][None], trace["truth"]])[:, states]
+        times = np.concatenate([[0.0], trace["time"]])
         for column, step in enumerate(at):
-            panel, k = panels[row, column], step - 1
-            panel.scatter(*trace["kept"][k].T, s=5, color=COLOURS[short], alpha=0.5, lw=0)
-            panel.plot(*truth[: k + 1].T, "k-", lw=1, alpha=0.5)
-            panel.plot(*truth[k], "k*", ms=10, mec="white")
+            panel = panels[row, column]
+            cloud = trace["kept"][step - 1] if step else trace["prior"]
+            panel.scatter(*cloud[:, own].T, s=5, color=COLOURS[short], alpha=0.5, lw=0)
+            panel.plot(*truth[: step + 1].T, "k-", lw=1, alpha=0.5)
+            panel.plot(*truth[step], "k*", ms=10, mec="white")
             if case.landmarks:
-                panel.plot(*np.array(case.landmarks).T, "k^", ms=6)
+                panel.plot(*np.array(case.landmarks)[:, own].T, "k^", ms=6)
             if ellipses is not None:
-                outline = ellipse(ellipses["mean"][k, plane], ellipses["cov"][k])
+                outline = ellipse(*_moments(ellipses, step, own, states))
                 panel.plot(*outline.T, color=COLOURS["enkf"], lw=1.5)
             if row == 0:
-                panel.set_title(f"t = {trace['time'][k]:.1f} s", fontsize=10)
+                panel.set_title(f"t = {times[step]:.1f} s", fontsize=10)
             if column == 0:
-                panel.set_ylabel(f"{LABELS[short]}\n{case.plane[1]}")
+                panel.set_ylabel(f"{LABELS[short]}\n{plane[1]}")
             if row == len(clouds) - 1:
-                panel.set_xlabel(case.plane[0])
-    if case.plane == ("x", "y"):
+                panel.set_xlabel(plane[0])
+    if plane == ("x", "y"):
         for panel in panels.flat:
             panel.set_aspect("equal", adjustable="datalim")
     handles = _snapshot_legend(case, ellipses is not None)
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
     return figure
+
+
+def _moments(
+    trace: Trace, step: int, own: list[int], states: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance in a plane; those of the prior's draws at step 0."""
+    if step:
+        return trace["mean"][step - 1, states], trace["cov"][step - 1][np.ix_(own, own)]
+    prior = trace["prior"][:, own]
+    return prior.mean(axis=0), np.cov(prior.T)
 
 
 def _snapshot_legend(case: Benchmark, ellipses: bool) -> list[Any]:

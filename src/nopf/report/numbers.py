@@ -1,6 +1,5 @@
 """What figures and pages show alike, in numbers."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,26 +7,8 @@ import numpy as np
 from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.results import Row
 from nopf.benchmarks.tables import Table
-from nopf.filters import Posterior
 
-LEVEL_90 = -2 * math.log(0.1)  # χ² with two degrees of freedom
 LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
-
-
-def bands(posterior: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, lowest and highest quantiles, `(T, d)` each, to draw: angles go on beyond ±π."""
-    levels = posterior.quantile_levels
-    mean, quantiles = (
-        np.asarray(part, np.float64) for part in (posterior.mean, posterior.quantiles)
-    )
-    low, high = (quantiles[:, levels.index(pick(levels))] for pick in (min, max))
-    angles = list(posterior.space.angles)
-    whole = np.unwrap(mean[:, angles], axis=0)
-    for edge in (low, high):
-        apart = edge[:, angles] - mean[:, angles]
-        edge[:, angles] = whole + apart - 2 * np.pi * np.round(apart / (2 * np.pi))
-    mean[:, angles] = whole
-    return mean, low, high
 
 
 def main_particles(case: Benchmark, rows: Sequence[Row]) -> int:
@@ -77,11 +58,3 @@ def ess_over_time(
         return None
     low, middle, high = np.quantile(np.array(paths), [0, 0.5, 1], axis=0)
     return low, middle, high
-
-
-def ellipse(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
-    """`(k, 2)` outline that holds 90 % of a normal distribution."""
-    angle = np.linspace(0, 2 * np.pi, 49)
-    values, vectors = np.linalg.eigh(cov)
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return mean + circle * np.sqrt(np.maximum(values, 0) * LEVEL_90) @ vectors.T

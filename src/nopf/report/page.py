@@ -17,11 +17,11 @@ from nopf.benchmarks.results import METRICS, Cell, Results, Row, Trace
 from nopf.benchmarks.runner import DRAWN
 from nopf.benchmarks.tables import TITLES, Entry, Table, seeds_in_words, tabulate, words_of
 from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES
+from nopf.plots import ellipse
 from nopf.report.document import asset, document
 from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
-    ellipse,
     ess_over_time,
     main_particles,
     shade,
@@ -206,11 +206,11 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
     if not shown:
         return None
     case = BENCHMARKS[name]
-    plane = case.plane_indices
+    plane = case.shown_indices[:2]
     any_trace = next(iter(shown.values()))
     truth = any_trace["truth"][:, plane]
-    landmarks = np.array(case.landmarks).reshape(-1, 2)
-    everything = [truth, landmarks, *(t["kept"].reshape(-1, 2) for t in shown.values())]
+    landmarks = np.array(case.landmarks).reshape(-1, len(case.shown))[:, :2]
+    everything = [truth, landmarks, *(t["kept"][..., :2].reshape(-1, 2) for t in shown.values())]
     ranges = []
     for axis in range(2):
         values = np.concatenate([points[:, axis] for points in everything])
@@ -222,7 +222,7 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
         own = traces["enkf"]
         ellipses = [
             _columns(ellipse(mean, cov))
-            for mean, cov in zip(own["mean"][:, plane], own["cov"], strict=True)
+            for mean, cov in zip(own["mean"][:, plane], own["cov"][:, :2, :2], strict=True)
         ]
     return {
         "plane": list(case.plane),
@@ -234,7 +234,8 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
         "ellipses": ellipses,
         "filters": {
             short: {
-                kind: [_columns(points) for points in trace[kind]] for kind in ("proposed", "kept")
+                kind: [_columns(points) for points in trace[kind][..., :2]]
+                for kind in ("proposed", "kept")
             }
             for short, trace in shown.items()
         },

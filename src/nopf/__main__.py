@@ -1,0 +1,5 @@
+"""`python -m nopf` is `nopf`."""
+
+from nopf.command import main
+
+main()
