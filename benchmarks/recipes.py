@@ -14,7 +14,8 @@ import numpy as np
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.training.trainer import Trainer
+from nopf.training.objective import Conditions
+from nopf.training.run import Trainer
 
 
 def seconds_to(name: str, recipe: nopf.Recipe, target: float, seeds: int, limit: float) -> dict:
@@ -26,8 +27,8 @@ def seconds_to(name: str, recipe: nopf.Recipe, target: float, seeds: int, limit:
     data = [case.simulate(seed).observations for seed in range(seeds)]
     started = time.perf_counter()
     paths = nopf.simulate(case.model, case.horizon, jax.random.key(1), batch=400)
-    steps = case.model.steps(case.horizon)
-    trainer = Trainer(case.model, steps, recipe, "skeleton", jax.random.key(0), paths)
+    own = Conditions(case.model.steps(case.horizon), None, case.horizon)
+    trainer = Trainer(case.model, own, recipe, "skeleton", jax.random.key(0), paths)
     trainer.round(trainer.begin())  # compiles
     compiling = time.perf_counter() - started
     started = time.perf_counter()

@@ -75,7 +75,10 @@ def simulate_particles(
     initial_state: Numbers | None = None,
     batch: int | None = None,
 ) -> Trajectories:
-    """Trajectories at these steps; of a marginalised model those of its particles."""
+    """Trajectories at these steps; of a marginalised model those of its particles.
+
+    Steps with a leading batch axis are each trajectory's own.
+    """
     initial = None
     if initial_state is not None:
         initial = jnp.asarray(_vector(initial_state, model.space.size), float)
@@ -133,5 +136,6 @@ def simulate_steps(
 def _simulate_batch(
     model: StateSpaceModel, steps: Step, keys: Any, initial_state: Any
 ) -> Trajectories:
-    paths = jax.vmap(lambda key: simulate_steps(model, steps, key, initial_state))(keys)
-    return eqx.tree_at(lambda p: p.steps, paths, steps)
+    own = 0 if steps.index.ndim == 2 else None
+    one = jax.vmap(lambda steps, key: simulate_steps(model, steps, key, initial_state), (own, 0))
+    return eqx.tree_at(lambda p: p.steps, one(steps, keys), steps)

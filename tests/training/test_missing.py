@@ -23,5 +23,5 @@ def test_training_with_sensors_that_take_turns():
         for p in (proposal, None)
     )
     assert learned > 1.5 * blind
-    with pytest.raises(ValueError, match=r"missing: expected shape \(12, 2\)"):
+    with pytest.raises(ValueError, match="missing: expected 12 rows"):
         nopf.train(model, 12, jax.random.key(0), missing=jnp.zeros((3, 2), bool))

@@ -11,7 +11,7 @@ import pytest
 import nopf
 from nopf.proposals.importance import expect, judge
 from nopf.resampling import effective_sample_size
-from nopf.training.objective import gradients_that_tell, simulate_tuples
+from nopf.training.objective import Conditions, gradients_that_tell, simulate_tuples
 from tests import models
 from tests.proposals.test_neural import scrambled
 
@@ -79,7 +79,7 @@ def test_learning_from_simulated_states_finds_the_posterior():
 
 @pytest.mark.parametrize(("model", "share"), [(models.linear(), 1.0), (rounded(), 0.0)])
 def test_gradients_are_looked_at(model, share):
-    tuples = simulate_tuples(model, model.steps(5), jax.random.key(0), 4, 0.0)
+    tuples = simulate_tuples(model, Conditions(model.steps(5), None, 5), jax.random.key(0), 4, 0.0)
     assert gradients_that_tell(model, tuples, jax.random.key(1)) == share
 
 

@@ -16,7 +16,7 @@ from nopf.benchmarks import BENCHMARKS
 from nopf.files import FileError, read_arrays, write_arrays
 from nopf.training import TrainingInterrupted, trainer
 from nopf.training.checkpoint import read_checkpoint, settled_base, write_checkpoint
-from nopf.training.objective import batch_loss, simulate_tuples
+from nopf.training.objective import Conditions, batch_loss, simulate_tuples
 from tests import models
 from tests.proposals.test_neural import scrambled
 
@@ -37,7 +37,8 @@ def test_both_objectives_have_the_same_gradient(base):
     """Means over 300 draws, every weight; |z| < 5 for about 100 weights: false alarm 6e-5."""
     model = models.linear(full=True)
     exact = scrambled(model, 0.2, base=base, width=4, depth=1)
-    tuples = simulate_tuples(model, exact.steps, jax.random.key(0), 2, 0.0)
+    conditions = Conditions(exact.steps, None, len(exact.steps.index))
+    tuples = simulate_tuples(model, conditions, jax.random.key(0), 2, 0.0)
 
     @eqx.filter_jit
     def gradients(proposal):
@@ -70,14 +71,50 @@ def test_tuples_pair_an_ancestor_with_the_next_observation_and_its_step():
         observation_noise=[1e-4],
     )
     times, controls = [0.5, 0.7, 2.0, 2.1, 5.0], np.array([[3.0], [1.0], [4.0], [1.5], [9.0]])
-    steps = model.steps(5, times, controls)
-    ancestors, ys, own = simulate_tuples(model, steps, jax.random.key(0), 3, 0.0)
+    conditions = Conditions(model.steps(5, times, controls), None, 5)
+    ancestors, ys, own = simulate_tuples(model, conditions, jax.random.key(0), 3, 0.0)
     assert sorted(np.asarray(own.index).tolist()) == sorted(3 * [1, 2, 3, 4, 5])
     index = np.asarray(own.index)
     moved = ancestors[:, 0] + index**2 + controls[index - 1, 0]
     np.testing.assert_allclose(ys[:, 0], moved + 10 * np.asarray(times)[index - 1], atol=2e-3)
-    _, masked, _ = simulate_tuples(model, steps, jax.random.key(0), 300, 0.3)
+    _, masked, _ = simulate_tuples(model, conditions, jax.random.key(0), 300, 0.3)
     assert abs(np.isnan(masked).mean() - 0.3) < 0.06  # five standard errors
+
+
+def test_a_long_recording_is_imitated_all_over():
+    """Its gaps, controls and silences stay together, whichever rows a trajectory takes."""
+    count = 40
+    times = np.cumsum(np.where(np.arange(count) % 7, 0.1, 2.0))
+    controls = np.arange(1.0, count + 1)[:, None]
+    silent = (np.arange(count) % 5 == 0)[:, None]
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x + step.control,
+        process_noise=[1e-4],
+        observation=lambda x, step: x + 10 * step.dt,
+        observation_noise=[1e-4],
+    )
+    conditions = Conditions(model.steps(count, times, controls), jnp.asarray(silent), 6)
+    ancestors, ys, own = simulate_tuples(model, conditions, jax.random.key(0), 70, 0.0)
+    index = np.asarray(own.index)
+    assert set(index) == set(range(1, count + 1))
+    first = np.bincount(index, minlength=count + 1)[7:-6]  # in the middle all come as often
+    assert first.min() >= 8
+    assert first.max() <= 16
+    row = index - 1
+    np.testing.assert_allclose(own.time, times[row], rtol=1e-6)
+    np.testing.assert_allclose(own.dt, np.diff(times, prepend=0)[row], rtol=1e-4)
+    np.testing.assert_array_equal(np.isnan(ys[:, 0]), silent[row, 0])
+    expected = np.asarray(ancestors)[:, 0] + controls[row, 0] + 10 * np.asarray(own.dt)
+    seen = ~silent[row, 0]
+    np.testing.assert_allclose(np.asarray(ys)[seen, 0], expected[seen], atol=2e-3)
+
+
+def test_rows_to_imitate_are_as_many_in_each_kind():
+    with pytest.raises(ValueError, match="controls: expected 9 rows, as many as the longest"):
+        nopf.train(
+            models.linear(), 4, jax.random.key(0), times=np.arange(1.0, 10), controls=[[1.0]] * 5
+        )
 
 
 def interrupt_at(monkeypatch, count):
@@ -178,9 +215,9 @@ def test_divergence_is_rolled_back_and_reported():
     wild = dataclasses.replace(SMALL, learning_rate=float("inf"))
     with pytest.raises(FloatingPointError, match="smaller learning_rate"):
         nopf.train(models.linear(), 4, jax.random.key(0), recipe=wild)
-    steps = models.linear().steps(4)
+    own = Conditions(models.linear().steps(4), None, 4)
     paths = nopf.simulate(models.linear(), 4, jax.random.key(1), batch=1000)
-    network = trainer.Trainer(models.linear(), steps, wild, "skeleton", jax.random.key(0), paths)
+    network = trainer.Trainer(models.linear(), own, wild, "skeleton", jax.random.key(0), paths)
     start = network.begin()
     back = network.round(start)
     assert back.failures == 1

@@ -19,7 +19,7 @@ from nopf.recording.estimate import start_time
 from nopf.recording.reading import Recording
 from nopf.training.to_file import Series, train_to_file
 
-LONGEST = 500  # steps of a recording that training imitates
+LONGEST = 500  # rows of a recording that a simulated series imitates
 LIVE_HORIZON, LIVE_MISSING = 100, 0.1  # where nothing is known of a stream yet
 
 
@@ -69,16 +69,15 @@ def proposal_for(
 
 
 def imitation(model: StateSpaceModel, recording: Recording) -> Series:
-    """Series like a recording (its first steps, if it is long), for training."""
-    horizon = min(len(recording.observations), LONGEST)
-    missing = np.isnan(recording.observations[:horizon])
+    """Series like a recording, for training; of a long one, each imitates `LONGEST` rows."""
+    missing = np.isnan(recording.observations)
     if missing.all():
-        raise DataError(f"nothing is observed in the first {horizon} rows: nothing to train for")
-    times, controls = recording.times, recording.controls
+        raise DataError("nothing is observed in any row: nothing to train for")
+    times = recording.times
     return Series(
-        horizon,
-        times=None if times is None else times[:horizon],
-        controls=None if controls is None else controls[:horizon],
+        min(len(missing), LONGEST),
+        times=times,
+        controls=recording.controls,
         start=start_time(model, None if times is None else float(times[0]), recording.start),
         missing=missing if missing.any() else None,
     )

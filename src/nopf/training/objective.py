@@ -2,8 +2,10 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from nopf.compiling import run_once
@@ -25,6 +27,29 @@ class Tuples(NamedTuple):
     steps: Step
 
 
+class Conditions(eqx.Module):
+    """Under which circumstances series are simulated: steps, of which each series takes `horizon`
+    that follow each other, and what is missing then.
+
+    Attributes:
+        steps: `(L,)`, L ≥ horizon.
+        missing: `(L, m)`, or None if nothing is.
+        horizon: of a series.
+    """
+
+    steps: Step
+    missing: Bool[Array, "l m"] | None
+    horizon: int = eqx.field(static=True)
+
+    def spread(self, key: PRNGKeyArray, count: int) -> tuple[Step, Bool[Array, "b t m"] | None]:
+        """Steps and missing values of so many series, which begin all over the L steps."""
+        starts = self.steps.index.shape[0] - self.horizon + 1
+        places = (jnp.arange(count) + jax.random.uniform(key)) * (starts / count)
+        first = jnp.minimum(places.astype(jnp.int32), starts - 1)
+        rows = first[:, None] + np.arange(self.horizon)[None]
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], (self.steps, self.missing))
+
+
 class Scores(NamedTuple):
     """How a proposal does on tuples, one number each; without an observation 0 and NaN."""
 
@@ -34,48 +59,48 @@ class Scores(NamedTuple):
 
 def simulate_tuples(
     model: StateSpaceModel,
-    steps: Step,
+    conditions: Conditions,
     key: PRNGKeyArray,
     trajectories: int,
     missing_rate: float,
-    missing: Bool[Array, "t m"] | None = None,
 ) -> Tuples:
     """All tuples of so many fresh trajectories."""
     data_key, key = jax.random.split(key)
-    paths = jax.vmap(lambda k: simulate_steps(model, steps, k))(
-        jax.random.split(data_key, trajectories)
+    steps, missing = conditions.spread(jax.random.fold_in(key, 0), trajectories)
+    paths = jax.vmap(lambda own, k: simulate_steps(model, own, k))(
+        steps, jax.random.split(data_key, trajectories)
     )
-    return as_tuples(paths, steps, key, missing_rate, missing)
+    return as_tuples(paths, missing, key, missing_rate)
 
 
 def as_tuples(
     paths: Trajectories,
-    steps: Step,
+    missing: Bool[Array, "b t m"] | None,
     key: PRNGKeyArray,
     missing_rate: float,
-    missing: Bool[Array, "t m"] | None = None,
 ) -> Tuples:
-    """The tuples of a batch of trajectories, shuffled; coordinates go missing at random, and where
-    `missing` says so."""
+    """The tuples of a batch of trajectories, at the same steps or each at its own, shuffled;
+    coordinates go missing where `missing` says so, and at random."""
     order_key, missing_key = jax.random.split(key)
     before = jax.tree.map(
         lambda first, rest: jnp.concatenate([first[:, None], rest[:, :-1]], axis=1),
         paths.initial_state,
         paths.states,
     )
-    trajectories, horizon = paths.observations.shape[:2]
-    order = jax.random.permutation(order_key, trajectories * horizon)
+    shape, steps = paths.observations.shape[:2], paths.steps
+    order = jax.random.permutation(order_key, shape[0] * shape[1])
+    if steps.index.ndim == 1:
+        steps = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (shape[0], *leaf.shape)), steps)
 
     def flat(values: Array) -> Array:
-        return values.reshape(-1, values.shape[-1])[order]
+        return jnp.asarray(values).reshape(-1, *values.shape[2:])[order]
 
     ys = flat(paths.observations)
     if missing_rate > 0:
         ys = jnp.where(jax.random.bernoulli(missing_key, missing_rate, ys.shape), jnp.nan, ys)
     if missing is not None:
-        ys = jnp.where(missing[order % horizon], jnp.nan, ys)
-    own_steps = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order % horizon], steps)
-    return Tuples(jax.tree.map(flat, before), ys, own_steps)
+        ys = jnp.where(flat(missing), jnp.nan, ys)
+    return Tuples(jax.tree.map(flat, before), ys, jax.tree.map(flat, steps))
 
 
 def batch_loss(

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf import metrics
 from nopf.compiling import in_brief, run_once, run_seldom
 from nopf.crowd import axis_of, own_key
 from nopf.filters.health import Surprise
@@ -30,7 +31,7 @@ from nopf.simulate import Trajectories, simulate_steps
 from nopf.steps import Step
 from nopf.training.checkpoint import read_checkpoint, write_checkpoint
 from nopf.training.descent import descend, make_optimiser
-from nopf.training.objective import Scores, as_tuples, score, simulate_tuples
+from nopf.training.objective import Conditions, Scores, as_tuples, score, simulate_tuples
 from nopf.training.progress import Progress
 from nopf.training.scaling import fit_features
 
@@ -87,14 +88,17 @@ class Trainer:
     def __init__(
         self,
         model: StateSpaceModel,
-        steps: Step,
+        conditions: Conditions,
         recipe: Recipe,
         base: str,
         key: PRNGKeyArray,
         paths: Trajectories,
-        missing: Array | None = None,
+        silent: Array | None = None,
         mesh: Mesh | None = None,
     ):
+        """On series like these `conditions`; `paths` are some of them, in which what is `silent`
+        is missing."""
+        steps, missing = conditions.steps, conditions.missing
         controls = None if steps.control is None else steps.control.shape[1]
         # The published network speaks of all noise numbers.
         pattern = None if recipe.batch_norm else pattern_of(model)
@@ -105,6 +109,7 @@ class Trainer:
             "recipe": dataclasses.asdict(recipe),
             "times": [np.asarray(steps.time).tolist(), np.asarray(steps.dt).tolist()],
             "controls": None if controls is None else np.asarray(steps.control).tolist(),
+            "horizon": conditions.horizon,
             "key": np.asarray(jax.random.key_data(key)).tolist(),
             "precision": str(jnp.zeros(()).dtype),
             "base": base,
@@ -114,18 +119,18 @@ class Trainer:
             self.settings["missing"] = np.asarray(missing).tolist()
         if mesh is not None:
             self.settings["devices"] = mesh.size
-        self.missing, self.mesh = missing, mesh
         recipe = dataclasses.replace(recipe, base=base)
-        self.model, self.steps, self.recipe = model, steps, recipe
-        tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate, missing)
+        self.model, self.conditions, self.recipe, self.mesh = model, conditions, recipe, mesh
+        tuples = _as_tuples(paths, silent, order_key, recipe.missing_rate)
         self.held_out = jax.tree.map(lambda leaf: leaf[:HELD_OUT], tuples)
-        blank = untrained(self.identity, recipe, steps, weights_key, pattern)
-        if missing is not None:  # A sensor that is silent here has a scale all the same.
-            tuples = _as_tuples(paths, steps, order_key, recipe.missing_rate)
+        first = jax.tree.map(lambda leaf: leaf[: conditions.horizon], steps)
+        blank = untrained(self.identity, recipe, first, weights_key, pattern)
+        if silent is not None:  # A sensor that is silent here has a scale all the same.
+            tuples = _as_tuples(paths, None, order_key, recipe.missing_rate)
         to_scale = jax.tree.map(lambda leaf: leaf[HELD_OUT:][:SCALE_TUPLES], tuples)
         features = fit_features(blank.features, model, to_scale)
         self.blank = eqx.tree_at(lambda p: p.features, blank, features)
-        batch = recipe.batch or max(1, round(TUPLES / len(steps.index)))
+        batch = recipe.batch or max(1, round(TUPLES / conditions.horizon))
         self.batch = batch if mesh is None else -(-batch // mesh.size)  # of one device
 
     def run(
@@ -188,11 +193,10 @@ class Trainer:
             run.network,
             run.optimiser,
             self.model,
-            self.steps,
+            self.conditions,
             key,
             jnp.asarray(rates, float),
             self.batch,
-            self.missing,
             self.mesh,
         )
         network, optimiser, loss, bad = found if self.mesh is None else _on_host(found)
@@ -240,24 +244,37 @@ class Trainer:
         """Harmonic mean of the held-out ESS fractions over the work of one particle."""
         return self.fraction(network) / self.work(network)
 
+    def worth(self, network: Network) -> float:
+        """How many independent draws of the posterior the means of a filter are worth, on simulated
+        series: the median over series, steps and states, over the work of one particle."""
+        evidence, means, stds = self._simulated_runs(network)
+        found = [metrics.draws(self.model.space, *runs) for runs in zip(means, stds, strict=True)]
+        lost = ~np.isfinite(evidence).all(axis=1)
+        return float(np.median(np.where(lost[:, None, None], 0, found))) / self.work(network)
+
     def steadiness(self, network: Network) -> float:
         """How little the log-evidence of a filter differs from run to run, on simulated series:
-        one over its variance, over the work of one particle.
-
-        All particles begin where the series does: what a wide prior costs at the first observation
-        is the same for every proposal, and would hide how they differ.
-        """
-        most = slice(SERIES_STEPS)
-        steps = jax.tree.map(lambda leaf: leaf[most], self.steps)
-        flt = ParticleFilter(
-            self.model, self._folded(network), SERIES_PARTICLES, quantiles=(), health=False
-        )
-        missing = None if self.missing is None else self.missing[most]
-        evidence = np.asarray(_log_evidences(flt, self.score_key, steps, missing), float)
+        one over its variance, over the work of one particle. A mode that is left out shows there
+        sooner than in means."""
+        evidence, _, _ = self._simulated_runs(network)
         lost = ~np.isfinite(evidence).all(axis=1)
         variance = np.var(np.where(lost[:, None], 0, evidence), axis=1, ddof=1)
         mean = float(np.mean(np.where(lost, np.inf, variance)))
         return 1 / max(mean, 1e-12) / self.work(network)
+
+    def _simulated_runs(self, network: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-evidences, means and standard deviations of several runs on each of some series.
+
+        All particles begin where the series does: what a wide prior costs at the first observation
+        is the same for every proposal, and would hide how they differ.
+        """
+        flt = ParticleFilter(
+            self.model, self._folded(network), SERIES_PARTICLES, quantiles=(), health=False
+        )
+        own = self.conditions
+        own = Conditions(own.steps, own.missing, min(own.horizon, SERIES_STEPS))
+        found = _simulated_runs(flt, self.score_key, own)
+        return tuple(np.asarray(leaf, np.float64) for leaf in found)  # type: ignore[return-value]
 
     def work(self, network: Network) -> float:
         """What a particle takes: the memory traffic of a move.
@@ -325,32 +342,32 @@ _score = run_seldom(score)
 
 
 @run_seldom
-def _log_evidences(
-    flt: ParticleFilter, key: PRNGKeyArray, steps: Step, missing: Bool[Array, "t m"] | None
-) -> Float[Array, "b r"]:
+def _simulated_runs(
+    flt: ParticleFilter, key: PRNGKeyArray, conditions: Conditions
+) -> tuple[Float[Array, "b r"], Float[Array, "b r t d"], Float[Array, "b r t d"]]:
     """Of several simulated series, several times each."""
 
-    def one(path: Trajectories, key: PRNGKeyArray) -> Float[Array, ""]:
+    def one(path: Trajectories, ys: Array, key: PRNGKeyArray) -> Any:
         belief = flt.begin(key)
         states = jax.tree.map(
             lambda start, leaf: jnp.broadcast_to(start, leaf.shape),
             path.initial_state,
             belief.states,
         )
-        ys = path.observations
-        if missing is not None:
-            ys = jnp.where(missing, jnp.nan, ys)
         last = belief._replace(states=states), Surprise.none()
-        _, (info, _) = scan(flt, last, ys, steps, False)
-        return jnp.sum(info.log_evidence_increment)
+        _, (info, _) = scan(flt, last, ys, path.steps, False)
+        return jnp.sum(info.log_evidence_increment), info.mean, info.std
 
-    def runs(key: PRNGKeyArray) -> Float[Array, " r"]:
+    def runs(steps: Step, missing: Array | None, key: PRNGKeyArray) -> Any:
         data_key, key = jax.random.split(key)
         path = simulate_steps(flt.model, steps, data_key)
-        return jax.vmap(lambda key: one(path, key))(jax.random.split(key, REPEATS))
+        ys = path.observations
+        ys = ys if missing is None else jnp.where(missing, jnp.nan, ys)
+        return jax.vmap(lambda key: one(path, ys, key))(jax.random.split(key, REPEATS))
 
     with in_brief():
-        return jax.vmap(runs)(jax.random.split(key, SERIES))
+        steps, missing = conditions.spread(jax.random.fold_in(key, 0), SERIES)
+        return jax.vmap(runs)(steps, missing, jax.random.split(key, SERIES))
 
 
 @run_seldom
@@ -359,11 +376,10 @@ def _gradient_steps(
     network: Network,
     optimiser: Any,
     model: StateSpaceModel,
-    steps: Step,
+    conditions: Conditions,
     key: PRNGKeyArray,
     rates: Float[Array, " r"],
     batch: int,
-    missing: Array | None,
     mesh: Mesh | None,
 ) -> tuple[Network, Any, Array, Array]:
     """One gradient step for each rate, on fresh data. Every device simulates data of its own."""
@@ -373,7 +389,7 @@ def _gradient_steps(
         data_key, key = jax.random.split(own_key(key, axis))
         rate = blank.recipe.missing_rate
         with in_brief():
-            tuples = simulate_tuples(model, steps, data_key, count * batch, rate, missing)
+            tuples = simulate_tuples(model, conditions, data_key, count * batch, rate)
             batches = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), tuples)
             return descend(blank, network, optimiser, model, batches, key, rates, axis)
 

@@ -23,9 +23,8 @@ from nopf.proposals.linearised import LinearisedProposal
 from nopf.proposals.neural import NeuralProposal
 from nopf.recipe import SEVERAL, Recipe, as_recipe
 from nopf.simulate import Trajectories, simulate_particles
-from nopf.steps import Step
 from nopf.training.checkpoint import settled_base
-from nopf.training.objective import as_tuples, gradients_that_tell
+from nopf.training.objective import Conditions, as_tuples, gradients_that_tell
 from nopf.training.progress import Progress
 from nopf.training.run import HELD_OUT, SCALE_TUPLES, Run, Trainer, TrainingInterrupted
 
@@ -59,15 +58,18 @@ def train(
 
     Ctrl-C ends training early and returns the best proposal so far (once the base is settled).
 
+    Times, controls and missing values may be those of a recording longer than `horizon`. Each
+    trajectory then imitates `horizon` rows of it, and all rows get their turn.
+
     Args:
         model: the model.
         horizon: steps of a simulated trajectory.
         key: random key; the same key gives the same proposal.
         recipe: "fast" (the default), "paper", or a `Recipe`.
-        times: `(horizon,)` observation times; every `model.dt` if left out.
-        controls: `(horizon, u)` control inputs.
+        times: `(L,)` observation times, L ≥ horizon; every `model.dt` if left out.
+        controls: `(L, u)` control inputs.
         start: the prior's time, 0 if left out.
-        missing: `(horizon, m)` booleans, true for what will be missing, for sensors that take
+        missing: `(L, m)` booleans, true for what will be missing, for sensors that take
             turns. At least 5 % more go missing at random, so that one that fails is no surprise.
         checkpoint: a file that keeps the state of training every few seconds. If it exists,
             training goes on from there, to the same result as without the interruption.
@@ -79,33 +81,37 @@ def train(
     recipe = as_recipe(recipe)
     check_model(model)
     horizon = positive_integer(horizon, "horizon")
-    steps = model.steps(horizon, times, controls, start)
+    length = _length(horizon, times=times, controls=controls, missing=missing)
+    steps = model.steps(length, times, controls, start)
     if not model.reads_control:
         steps = steps._replace(control=None)
     pattern = None
     if missing is not None:
         pattern = jnp.asarray(missing, bool)
-        shape = (horizon, model.observation_space.size)
+        shape = (length, model.observation_space.size)
         if pattern.shape != shape:
             raise ValueError(f"missing: expected shape {shape}, got {pattern.shape}")
         if model.likelihood.additive:  # Others may not be able to leave out coordinates.
             rate = max(recipe.missing_rate, FAILING)
             recipe = dataclasses.replace(recipe, missing_rate=rate)
+    conditions = Conditions(steps, pattern, horizon)
     if checkpoint is not None and not Path(checkpoint).resolve().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: the folder of {checkpoint} does not exist")
     key, simulate_key = jax.random.split(quick(check_key(key)))
     with Progress(progress) as bar, _precision(recipe):
         count = max(TRAJECTORIES, -(-(SCALE_TUPLES + HELD_OUT) // horizon))
-        paths = simulate_particles(model, steps, simulate_key, batch=count)
+        own_steps, silent = conditions.spread(jax.random.fold_in(simulate_key, 0), count)
+        paths = simulate_particles(model, own_steps, simulate_key, batch=count)
         settled = None if checkpoint is None else settled_base(checkpoint)
         given = recipe
-        recipe = _with_objective(model, steps, given, key, paths, pattern)
-        trainer, run, reason = _trainer(model, steps, recipe, key, paths, pattern, settled, mesh)
+        recipe = _with_objective(model, given, key, paths, silent)
+        data = paths, silent
+        trainer, run, reason = _trainer(model, conditions, recipe, key, data, settled, mesh)
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
         if trainer.recipe.base == "linearised" and given.base == "auto" and not run.interrupted:
             plain = trainer.blank.network
-            if trainer.efficiency(plain) >= trainer.efficiency(trainer.kept(run)):
+            if trainer.worth(plain) >= trainer.worth(trainer.kept(run)):
                 bar.say("the fit is handed back without a network, which was not worth its time")
                 run = dataclasses.replace(run, network=plain, best=plain)
         # What a brief training has not learned says nothing of modes.
@@ -117,7 +123,7 @@ def train(
                 changed = dataclasses.replace(recipe, objective="inclusive", components=SEVERAL)
                 base = "skeleton" if given.base == "auto" else given.base
                 try:
-                    rival = Trainer(model, steps, changed, base, key, paths, pattern, mesh)
+                    rival = Trainer(model, conditions, changed, base, key, *data, mesh)
                     trainer, run, reason = _with_several(trainer, run, rival, bar)
                 except KeyboardInterrupt:
                     reason = "one Gaussian is kept: the trial of several was interrupted"
@@ -133,11 +139,10 @@ def train(
 
 def _with_objective(
     model: StateSpaceModel,
-    steps: Step,
     recipe: Recipe,
     key: PRNGKeyArray,
     paths: Trajectories,
-    missing: Array | None,
+    silent: Array | None,
 ) -> Recipe:
     """The recipe with its objective settled: the exclusive one, where there are gradients."""
     if recipe.objective != "auto":
@@ -145,7 +150,7 @@ def _with_objective(
     if (recipe.components or 1) > 1:
         return dataclasses.replace(recipe, objective="inclusive")
     look_key, key = jax.random.split(key)
-    tuples = as_tuples(paths, steps, look_key, 0.0, missing)
+    tuples = as_tuples(paths, silent, look_key, 0.0)
     some = jax.tree.map(lambda leaf: leaf[:LOOKED_AT], tuples)
     try:
         share = float(gradients_that_tell(model, some, key))
@@ -189,11 +194,10 @@ def _with_several(
 
 def _trainer(
     model: StateSpaceModel,
-    steps: Step,
+    conditions: Conditions,
     recipe: Recipe,
     key: PRNGKeyArray,
-    paths: Trajectories,
-    missing: Array | None,
+    data: tuple[Trajectories, Array | None],
     settled: str | None,
     mesh: Mesh | None,
 ) -> tuple[Trainer, Run, str]:
@@ -202,12 +206,12 @@ def _trainer(
     Where both bases are possible, a short training on the skeleton competes with the untrained
     linearised fit, which is good from the start. What counts is the harmonic mean of the held-out
     ESS fractions, since the variance of a filter adds up like their inverses, over the work that a
-    particle takes; where that is a close call, filters on simulated series decide, which takes
-    longer. Work is counted, not timed, so that the same key gives the same base.
+    particle takes; where that is a close call, the draws that filters on simulated series are worth
+    decide, which takes longer. Work is counted, not timed: the same key gives the same base.
     """
 
     def trainer(base: str) -> Trainer:
-        return Trainer(model, steps, recipe, base, key, paths, missing, mesh)
+        return Trainer(model, conditions, recipe, base, key, *data, mesh)
 
     if recipe.base == "linearised":
         LinearisedProposal().check(model)
@@ -234,14 +238,27 @@ def _trainer(
     ratio = better / worse if worse > 0 else np.inf
     reason = f"{ratio:.2g} times the held-out ESS per unit of work of the other"
     if ratio < CLOSE_CALL:
-        ranked = sorted(trials, key=lambda trial: trial[1].steadiness(trial[2].network))
+        ranked = sorted(trials, key=lambda trial: trial[1].worth(trial[2].network))
         _, best, run = ranked[-1]
-        reason = "the steadier evidence of filters per unit of work; by held-out ESS it was close"
+        reason = "more draws per unit of work of filters; by held-out ESS it was close"
     share = best.fraction(run.network)
     if best.recipe.base == "linearised" and share > FIT_WILL_DO:
         run = dataclasses.replace(run, decay_from=0)
         reason += f"; no network is needed: {100 * share:.0f} % of its draws count without"
     return best, run, f"base: {best.recipe.base}, {reason}"
+
+
+def _length(horizon: int, **rows: Any) -> int:
+    """How many rows the series that training imitates has."""
+    given = {name: len(values) for name, values in rows.items() if np.ndim(values)}
+    length = max([horizon, *given.values()])
+    for name, count in given.items():
+        if count != length:
+            raise ValueError(
+                f"{name}: expected {length} rows, as many as the longest of horizon, "
+                f"{', '.join(rows)}; got {count}"
+            )
+    return length
 
 
 def _precision(recipe: Recipe) -> Any:
