@@ -1,6 +1,8 @@
 """`nopf filter` as a user calls it."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -52,8 +54,32 @@ def test_estimates_are_the_filters(folder):
     np.testing.assert_allclose(table[:, -4], posterior.ess, rtol=1e-5)
     np.testing.assert_allclose(table[:, -3], posterior.log_evidence_increments, rtol=1e-4)
     page = (folder / "p.html").read_text()
-    assert "<h1>Estimates</h1>" in page
+    assert "<h1>run.csv, filtered with " in page
     assert "src=" not in page.split("<script")[0]
+
+
+def test_truth_says_how_near_and_the_page_has_a_verdict(folder):
+    """Of what `nopf new` makes: a model with landmarks, and a drive whose truth is known."""
+    done = invoke("new", folder / "own.py")
+    assert done.exit_code == 0, done.output
+    subprocess.run([sys.executable, "own.py"], cwd=folder, check=True, capture_output=True)
+    given = [
+        *("filter", f"{folder}/own.py:model", "--data", folder / "run.csv", "--filter", "bpf"),
+        *("--truth", "true_x,true_y,heading=true_heading", "--out", folder / "out.csv"),
+    ]
+    done = invoke(*given, "--particles", 300, "--json", "--plot", folder / "p.html")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert set(said["truth"]) == {"x", "y", "heading"}
+    assert 0 < said["truth"]["x"]["rmse"] < 0.5
+    assert said["truth"]["x"]["rows"] == 200
+    assert said["verdict"] in ("trust it", "look here", "do not trust it")
+    page = (folder / "p.html").read_text()
+    for part in (f"{said['verdict'].capitalize()}.</strong>", '"landmarks"', '"truth"', "90 % ell"):
+        assert part in page
+    done = invoke(*given, "--particles", 300)
+    assert "x: RMSE " in done.output
+    assert f": {said['verdict']}" in done.output
 
 
 def test_start_is_the_time_of_the_prior(folder):

@@ -33,6 +33,7 @@ DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
 FORMAT = 2
 TRAINING_SEED = 0
 KIND = "nopf trace"
+DRAWN = 300  # particles of a picture
 LARGEST = 1e100  # of a number: beyond it sums of squares overflow
 SHORTEST = 1e-9  # seconds of a run: draws are divided by them
 
@@ -374,7 +375,7 @@ def _checked_trace(file: Path, cell: Cell) -> Trace:
         "cov": (steps, shown, shown),
         **dict.fromkeys(("proposed", "kept"), (steps, *drawn, shown)),
         "start": (states,),
-        "prior": (len(trace.get("prior", ())), shown),
+        "prior": (DRAWN, shown),
     }
     wrong = [
         name

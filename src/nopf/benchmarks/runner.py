@@ -19,6 +19,7 @@ from nopf.benchmarks.benchmark import Benchmark
 from nopf.benchmarks.cluster import Job, Outcome, RunAll, on_cluster
 from nopf.benchmarks.results import (
     COLUMNS,
+    DRAWN,
     SCORES,
     TRAINING_SEED,
     WINDOWS,
@@ -37,7 +38,6 @@ from nopf.resampling import systematic
 from nopf.simulate import Trajectories
 from nopf.training.to_file import Series, Trained, train_to_file
 
-DRAWN = 300  # particles of a picture
 EXACT = 1e10  # draws: more are rounding errors
 
 

@@ -32,9 +32,11 @@ from nopf.filters import Filter, Posterior
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.recording import (
+    Accuracy,
     DataError,
     Named,
     Recording,
+    accuracy,
     csv_header,
     csv_table,
     estimate_names,
@@ -70,6 +72,14 @@ Recover = Annotated[
     float,
     typer.Option(
         min=0.0, max=1.0, help="Share of the particles drawn anew from the prior when it is lost."
+    ),
+]
+Truth = Annotated[
+    str | None,
+    typer.Option(
+        "--truth",
+        help="Columns of true states, with commas, as state=column (or a column that is called as "
+        "the state is): says how near the estimates are.",
     ),
 ]
 ListWarnings = Annotated[
@@ -111,6 +121,8 @@ class Request:
         seed: of everything random.
         start: the prior's time.
         recover: share of the particles that is drawn anew when the filter is lost.
+        target: what the user calls the model.
+        landmarks: `(k, 2)` places of the model's map.
     """
 
     source: str
@@ -122,6 +134,8 @@ class Request:
     seed: int
     start: float | None
     recover: float
+    target: str
+    landmarks: np.ndarray | None
 
     def make_filter(self, recording: Recording | None) -> Filter:
         """The filter; its proposal is trained now if it needs one and none was given."""
@@ -157,6 +171,7 @@ def filter_command(
     controls: ControlColumns = None,
     observations: ObservationColumns = None,
     start: Start = None,
+    truth: Truth = None,
     recover: Recover = 0.0,
     list_warnings: ListWarnings = False,
     double: Double = False,
@@ -174,19 +189,24 @@ def filter_command(
     with warnings_said(), jax.enable_x64(True) if double else contextlib.nullcontext():
         source = _source(stream, data)
         check_known("--filter", [short], FILTERS)
-        model = load(target).model
-        columns = named_columns(time_column, controls, observations)
+        loaded = load(target)
+        model = loaded.model
+        columns = named_columns(time_column, controls, observations, truth)
         given = _given(proposal, short, model)
-        request = Request(source, model, columns, short, particles, given, seed, start, recover)
+        request = Request(
+            *(source, model, columns, short, particles, given, seed, start, recover),
+            target=target,
+            landmarks=loaded.landmarks,
+        )
         if source == "-":
             if form not in (None, "csv", "json"):
                 raise typer.BadParameter(
                     f"expected csv or json, got {form!r}", param_hint="--format"
                 )
-            if out is not None or plot is not None or as_json:
+            if out is not None or plot is not None or as_json or truth is not None:
                 raise typer.BadParameter(
-                    "a live stream goes to standard output, one line an observation; --out, --plot "
-                    "and --json are for recordings"
+                    "a live stream goes to standard output, one line an observation; --out, "
+                    "--plot, --truth and --json are for recordings"
                 )
             _filter_stream(request, form, skip_bad)
             return
@@ -265,16 +285,30 @@ def _filter_recording(
     for message in warnings:
         say(message)
     if plot is not None:
-        _draw(posterior, request.particles, plot)
+        _draw(request, recording, posterior, plot)
+    near = accuracy(posterior, recording.truth or {})
     if out is not None:
-        _print_summary(request, posterior, warnings, out, as_json)
+        _print_summary(request, posterior, warnings, near, out, as_json)
+    if not as_json:
+        tell = say if out is None else print  # Standard output may have the estimates.
+        for name, found in near.items():
+            tell(_near_in_words(name, found))
 
 
-def _draw(posterior: Posterior, particles: int, plot: Path) -> None:
+def _near_in_words(name: str, found: Accuracy) -> str:
+    words = f"{name}: RMSE {found.rmse:.4g} over {found.rows} rows"
+    if found.coverage is not None and found.nominal is not None:
+        words += f", {100 * found.coverage:.0f} % within the {100 * found.nominal:.0f} % interval"
+    return f"{words}, squared error over variance {found.error_over_variance:.2f} (1 is right)"
+
+
+def _draw(request: Request, recording: Recording, posterior: Posterior, plot: Path) -> None:
     if plot.suffix == ".html":
-        from nopf.report.estimates import estimates_page
+        from nopf.report.estimates import About, estimates_page
 
-        write_whole(plot, estimates_page(posterior).encode())
+        about = About(request.target, Path(request.source).name, request.short)
+        page = estimates_page(posterior, about, recording.truth, request.landmarks)
+        write_whole(plot, page.encode())
     else:
         from nopf.report.figures import estimate_figure, save
 
@@ -282,7 +316,12 @@ def _draw(posterior: Posterior, particles: int, plot: Path) -> None:
 
 
 def _print_summary(
-    request: Request, posterior: Posterior, warnings: list[str], out: Path, as_json: bool
+    request: Request,
+    posterior: Posterior,
+    warnings: list[str],
+    near: dict[str, Accuracy],
+    out: Path,
+    as_json: bool,
 ) -> None:
     steps = len(posterior.times)
     ess = None if posterior.ess is None else float(posterior.ess.mean())
@@ -299,11 +338,14 @@ def _print_summary(
             "draws": {name: value if np.isfinite(value) else None for name, value in draws.items()},
             "log_evidence": evidence if np.isfinite(evidence) else None,
             "warnings": warnings,
+            "verdict": posterior.verdict,
         }
+        if near:
+            summary["truth"] = {name: found._asdict() for name, found in near.items()}
         print(json.dumps(summary))
     else:
         count = "" if ess is None else f", mean ESS {ess:.0f} of {request.particles}"
-        print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}")
+        print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}: {posterior.verdict}")
         known = {name: value for name, value in draws.items() if np.isfinite(value)}
         if known:
             worst = min(known, key=lambda name: known[name])

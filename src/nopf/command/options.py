@@ -52,13 +52,15 @@ def warnings_said() -> Iterator[None]:
         yield
 
 
-def named_columns(time: str | None, controls: str | None, observations: str | None) -> Named:
+def named_columns(
+    time: str | None, controls: str | None, observations: str | None, truth: str | None = None
+) -> Named:
     """Columns from the command line, with commas taken apart."""
-    both = [
+    driven, seen, true = (
         None if names is None else [name.strip() for name in names.split(",")]
-        for names in (controls, observations)
-    ]
-    return Named(time, *both)
+        for names in (controls, observations, truth)
+    )
+    return Named(time, driven, seen, true or ())
 
 
 def recording_of(file: Path, model: StateSpaceModel, columns: Named) -> Recording:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import typer
 
 from nopf.benchmarks import BENCHMARKS
@@ -35,6 +36,15 @@ class Loaded(NamedTuple):
             raise typer.BadParameter(
                 f"controls({horizon}) of the model's file: {type(error).__name__}: {error}"
             ) from None
+
+    @property
+    def landmarks(self) -> np.ndarray | None:
+        """Places to mark on a map: `landmarks` of the model's file, `(k, 2)`."""
+        try:
+            found = np.asarray(getattr(self.module, "landmarks", None), np.float64)
+        except (TypeError, ValueError):
+            return None
+        return found if found.ndim == 2 and found.shape[1] == 2 else None
 
 
 def load(target: str) -> Loaded:

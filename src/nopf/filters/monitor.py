@@ -25,6 +25,9 @@ LONG = 25.0  # steps, in these weights, before noise is said to be too large
 CLEAR = 5.0  # standard deviations beyond which that is no accident
 LARGEST = 3.0  # an outlier is no error that lasts: innovations count up to this
 
+VERDICTS = ("trust it", "look here", "do not trust it")
+GRAVE = ("collapsed", "poor", "lost")  # The others leave an estimate that is worth a look.
+
 OUTLIERS = "if outliers happen, use robust="
 CARRIED = ". If what it follows can be carried away, use recover="
 UNSOUND = "too few particles were left to say why"
@@ -164,9 +167,24 @@ class Monitor:
                 f"{rows} are far from what was predicted (p < {self.p_value:.0e}){where}; {advice}"
             )
         expected = f"about {self._expected:.0f} were to be expected"
-        if trouble.rows > self._expected + 4 * math.sqrt(self._expected + 1):
+        if self._too_often(trouble):
             expected = f"only {expected}: either outliers are more frequent, or the noise is larger"
         return f"{rows} had an outlier{where}; {expected}"
+
+    def _too_often(self, outliers: "Trouble") -> bool:
+        """Whether there were more outliers than the model's tails let one expect."""
+        return outliers.rows > self._expected + 4 * math.sqrt(self._expected + 1)
+
+    @property
+    def verdict(self) -> str:
+        """What all that was seen so far amounts to: one of `VERDICTS`."""
+        kinds = {kind for kind, trouble in self._troubles.items() if trouble.times} - {"found"}
+        if self._robust and "far" in kinds and not self._too_often(self._troubles["far"]):
+            kinds.remove("far")
+        grave = kinds & set(GRAVE)
+        if self.recover and not self._lasts("lost"):
+            grave -= {"lost"}  # It was found again.
+        return VERDICTS[2 if grave else 1 if kinds else 0]
 
     def _look(self, info: Any, index: int) -> Iterator[tuple[str, str]]:
         self._rows += 1

@@ -261,7 +261,17 @@ class Posterior(eqx.Module):
             every: whether to list each time that a trouble began, instead of one line for each kind
                 of trouble.
         """
-        check_one_series(self, "warnings")
+        found, monitor = self._judged("warnings")
+        return found if every else monitor.summary()
+
+    @property
+    def verdict(self) -> str:
+        """What the warnings amount to: "trust it", "look here" or "do not trust it"."""
+        return self._judged("verdict")[1].verdict
+
+    def _judged(self, name: str) -> tuple[list[str], Monitor]:
+        """Every warning, and the monitor that has seen all steps."""
+        check_one_series(self, name)
         monitor = Monitor(
             state_names=self.state_names,
             observation_names=self.observation_names,
@@ -272,7 +282,7 @@ class Posterior(eqx.Module):
         for t, (index, time) in enumerate(zip(self.steps.index, self.times, strict=True)):
             one = jax.tree.map(lambda leaf, t=t: leaf[t], info)
             found += monitor.begun(one, int(index), float(time))
-        return [text for text, _ in found] if every else monitor.summary()
+        return [text for text, _ in found], monitor
 
     def plot(self, truth: Any = None) -> np.ndarray:
         """Draws every state over time: its mean and the band between the outer quantiles, and below

@@ -2,6 +2,8 @@
 
 from nopf.filters.posterior import estimate_names as estimate_names
 from nopf.filters.posterior import estimate_rows as estimate_rows
+from nopf.recording.accuracy import Accuracy as Accuracy
+from nopf.recording.accuracy import accuracy as accuracy
 from nopf.recording.columns import BY_MODEL as BY_MODEL
 from nopf.recording.columns import Columns as Columns
 from nopf.recording.columns import DataError as DataError

@@ -19,19 +19,26 @@ class Columns(NamedTuple):
         time: the column of times; None if observations come every `model.dt`.
         controls: the columns of `step.control`.
         observations: the columns of the observation.
+        truth: the columns of true states, by their names.
     """
 
     time: str | None
     controls: tuple[str, ...]
     observations: tuple[str, ...]
+    truth: dict[str, str]
 
 
 class Named(NamedTuple):
-    """Columns as a user named them; None for those that go by the model's names."""
+    """Columns as a user named them; None for those that go by the model's names.
+
+    True states are `state=column`, or a column that is called as the state is, or `true_` before
+    that.
+    """
 
     time: str | None = None
     controls: Sequence[str] | None = None
     observations: Sequence[str] | None = None
+    truth: Sequence[str] = ()
 
 
 BY_MODEL = Named()
@@ -86,7 +93,29 @@ def choose_columns(
                 "--controls and --observations, or name them in the model (observation_names=, "
                 "control_names=)"
             )
-    return Columns(time, driven, wanted)
+    return Columns(time, driven, wanted, _true_states(where, found, model, named.truth))
+
+
+def _true_states(
+    where: str, found: Sequence[str], model: StateSpaceModel, named: Sequence[str]
+) -> dict[str, str]:
+    states = {}
+    for word in named:
+        state, equals, column = (part.strip() for part in word.partition("="))
+        column = column if equals else state
+        state = state if equals else state.removeprefix("true_")
+        if state not in model.state_names:
+            raise DataError(
+                f"{where}: --truth: {state!r} is none of the states "
+                f"{', '.join(model.state_names)}; write state=column"
+            )
+        if found.count(column) != 1:
+            many = "no column" if column not in found else "several columns"
+            raise DataError(f"{where}: --truth: {many} {column!r}; there are {', '.join(found)}")
+        if state in states:
+            raise DataError(f"{where}: --truth: {state!r} is named twice")
+        states[state] = column
+    return states
 
 
 def observed(model: StateSpaceModel, named: Named) -> tuple[str, ...]:

@@ -37,12 +37,14 @@ class Recording(NamedTuple):
         times: `(T,)`, or None if there is no column of times.
         controls: `(T, u)`, or None.
         start: the prior's time; one `dt` of the model before the first row if None.
+        truth: `(T,)` true values of some states, by their names; NaN where a cell is empty.
     """
 
     observations: np.ndarray
     times: np.ndarray | None
     controls: np.ndarray | None
     start: float | None = None
+    truth: dict[str, np.ndarray] | None = None
 
 
 class Row(NamedTuple):
@@ -51,6 +53,7 @@ class Row(NamedTuple):
     observation: np.ndarray
     time: float | None
     control: np.ndarray | None
+    truth: dict[str, float]
 
 
 def read_recording(
@@ -216,7 +219,9 @@ class _Parser:
                 )
             self.last = (number, time)
         control = numbers(self.columns.controls, False) if self.columns.controls else None
-        return Row(numbers(self.columns.observations, True), time, control)
+        names = self.columns.truth
+        truth = dict(zip(names, numbers(list(names.values()), True), strict=True))
+        return Row(numbers(self.columns.observations, True), time, control, truth)
 
     def _number(self, number: int, name: str, cells: dict[str, Any], may_miss: bool) -> float:
         cell = cells.get(name)
@@ -251,7 +256,8 @@ def _parquet_rows(path: Path, model: StateSpaceModel, named: Named) -> Iterator[
         found = pyarrow.parquet.read_schema(path).names
         columns = choose_columns(str(path), found, model, named)
         names = [*([columns.time] if columns.time else []), *columns.controls]
-        table = pyarrow.parquet.read_table(path, columns=[*names, *columns.observations])
+        more = [c for c in columns.truth.values() if c not in (*names, *columns.observations)]
+        table = pyarrow.parquet.read_table(path, columns=[*names, *columns.observations, *more])
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: the Parquet file is damaged or cut short ({reason})") from None
@@ -265,9 +271,10 @@ def _gather(where: str, rows: Iterator[Row]) -> Recording:
     collected = list(rows)
     if not collected:
         raise DataError(f"{where}: expected at least one row of measurements below the names")
-    observations, times, controls = zip(*collected, strict=True)
+    observations, times, controls, truths = zip(*collected, strict=True)
     return Recording(
         np.stack(observations),
         None if times[0] is None else np.array(times),
         None if controls[0] is None else np.stack(controls),
+        truth={name: np.array([truth[name] for truth in truths]) for name in truths[0]} or None,
     )

@@ -13,8 +13,7 @@ from plotly.offline import get_plotlyjs
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.results import METRICS, Cell, Results, Row, Trace
-from nopf.benchmarks.runner import DRAWN
+from nopf.benchmarks.results import DRAWN, METRICS, Cell, Results, Row, Trace
 from nopf.benchmarks.tables import TITLES, Entry, Table, seeds_in_words, tabulate, words_of
 from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES
 from nopf.plots import ellipse

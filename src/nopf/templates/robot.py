@@ -12,6 +12,7 @@ import numpy as np
 import nopf
 
 BEACONS = np.array([[0.0, 0.0], [6.0, 0.0], [3.0, 5.0]])  # metres
+landmarks = BEACONS  # nopf filter marks these on its map
 
 # All functions are for one state. `step` has index, time, dt (seconds since the last measurement)
 # and control (what was commanded over that time: here speed and turn rate).
@@ -64,7 +65,10 @@ def controls(steps):
 
 if __name__ == "__main__":
     truth = nopf.simulate(model, 200, jax.random.key(0), controls=controls(200))
-    columns = np.column_stack([truth.steps.time, controls(200), truth.observations])
+    # Where the robot truly was is known here, so that --truth can say how near the estimates are.
+    parts = [truth.steps.time, controls(200), truth.observations, truth.states]
+    columns = np.column_stack(parts)
     names = ["time", *model.control_names, *model.observation_names]
+    names += [f"true_{name}" for name in model.state_names]
     np.savetxt("run.csv", columns, "%.6g", ",", header=",".join(names), comments="")
     print("run.csv: 200 measurements of a simulated drive")
