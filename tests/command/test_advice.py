@@ -68,6 +68,10 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
             [("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 300, 2), ("nopf", 9, 1)],
             "Use the linearised proposal, with what is linear solved exactly (--filter mlpf)",
         ),
+        (
+            [("bpf", 1, 1), ("lpf", 7, 1), ("alpf", 15, 1), ("mlpf", 9, 1)],
+            "Use the linearised proposal, looking ahead (--filter alpf)",
+        ),
         ([("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 9, 1)], "Use the linearised proposal (--filter l"),
     ],
 )
@@ -115,7 +119,7 @@ def test_check_says_whether_a_filter_is_calibrated(tmp_path):
 
 
 def test_check_calibrates_the_filter_that_it_advises(monkeypatch):
-    monkeypatch.setattr(advice, "CANDIDATES", ("kf",))
+    monkeypatch.setattr(advice, "UNTRAINED", ("kf",))
     arguments = ["check", "sensor-bias", "--calibration", "--horizon", "5", "--series", "100"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -129,14 +133,39 @@ def test_check_has_a_filter_for_its_calibration_only():
     assert "goes with --calibration only" in done.output
 
 
+def test_the_look_ahead_of_the_best_is_tried_and_nothing_beside_an_exact_filter(monkeypatch):
+    draws = {"bpf": 10, "lpf": 50, "alpf": 80, "mlpf": 500, "malpf": 900, "nopf": 60}
+
+    def tried(**own):
+        names = []
+
+        def attempt(flt, name, *rest):
+            names.append(name)
+            return Trial(name, None if name == "kf" else 1.0, (draws | own)[name], 1.0)
+
+        def make(name):
+            if name == "kf" and "kf" not in own:
+                raise ValueError("model: is not linear")
+
+        monkeypatch.setattr(advice, "_try", attempt)
+        found = advice.try_all([*advice.UNTRAINED, "nopf"], make, None, None)
+        return names, advice.best_of(found.trials).name, found.refused
+
+    every = ["bpf", "lpf", "mlpf", "malpf", "nopf"]
+    assert tried() == (every, "malpf", {"kf": "is not linear"})
+    names, best, _ = tried(mlpf=51)
+    assert (names[3], best) == ("alpf", "alpf")
+    assert tried(kf=None) == (["kf"], "kf", {})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "right"),
     [
         ("sensor-bias", ["kf"]),
-        ("range-bearing", ["mlpf"]),
-        ("range-only", ["mlpf"]),
-        ("unordered-range", ["mlpf"]),
+        ("range-bearing", ["mlpf", "malpf"]),
+        ("range-only", ["mlpf", "malpf"]),
+        ("unordered-range", ["mlpf", "malpf"]),
     ],
 )
 def test_advice_is_right_on_the_benchmarks(name, right):

@@ -82,6 +82,28 @@ def test_truth_says_how_near_and_the_page_has_a_verdict(folder):
     assert f": {said['verdict']}" in done.output
 
 
+def test_without_a_filter_one_is_chosen_said_and_kept(folder, monkeypatch):
+    """The model is linear, so that the exact filter is right, and nothing else is tried."""
+    command = [
+        *("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"),
+        *("--out", folder / "out.csv"),
+    ]
+    done = invoke(*command, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["filter"] == "kf"
+    assert "Use the Kalman filter (--filter kf)" in done.stderr
+    named = folder / "named.csv"
+    assert invoke(*command[:-1], named, "--filter", "kf").exit_code == 0
+    assert named.read_bytes() == (folder / "out.csv").read_bytes()
+    again = invoke(*command)
+    assert "--filter kf, as chosen for this model and data before" in again.stderr
+    (kept,) = (folder / "cache" / "choices").iterdir()
+    kept.write_text('{"filter": "rm"}')  # as good as none
+    assert "Use the Kalman filter" in invoke(*command).stderr
+    monkeypatch.setenv("NOPF_CACHE", "off")
+    assert "Use the Kalman filter" in invoke(*command).stderr
+
+
 def test_start_is_the_time_of_the_prior(folder):
     model = recordings.model()
     command = (
@@ -115,12 +137,17 @@ def test_start_is_the_time_of_the_prior(folder):
     assert bare.exit_code == 2
 
 
-def test_recover_is_for_particles(folder):
+def test_recover_is_for_particles(folder, monkeypatch):
     command = ("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv")
     done = invoke(*command, "--filter", "enkf", "--recover", 0.1)
     assert done.exit_code == 2
     assert "no weighted particles" in " ".join(done.output.split())
     assert invoke(*command, "--filter", "bpf", "--recover", 0.1).exit_code == 0
+    tried = []
+    monkeypatch.setattr("nopf.command.filter.pick", lambda *given: tried.extend(given[2]) or "bpf")
+    assert invoke(*command, "--recover", 0.1).exit_code == 0
+    assert "bpf" in tried
+    assert "kf" not in tried  # it has no particles
 
 
 def stream(folder, text, *more):
@@ -195,6 +222,7 @@ def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, m
 
     monkeypatch.setattr("nopf.training.to_file.train", quick)
     command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"]
+    command += ["--filter", "nopf"]
     first, second = (invoke(*command, "--particles", 50) for _ in range(2))
     assert first.exit_code == 0, first.output
     assert "training a proposal on 3 simulated steps" in first.stderr
@@ -230,7 +258,7 @@ def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, m
         (["--data", "run.csv", "--plot", "x.gif"], "expected a name that ends in"),
         (["--data", "run.csv", "--json"], "standard output has the estimates; name a file"),
         (["--data", "-", "--out", "x.csv"], "are for recordings"),
-        (["--data", "-"], "train on a recording first"),
+        (["--data", "-", "--filter", "nopf"], "train on a recording first"),
     ],
 )
 def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):

@@ -413,6 +413,20 @@ def test_a_script_for_the_name_of_a_state_does_not_run(named_estimates, request,
     wait(browser, f"{shown}.includes({json.dumps(PLANTED)})")
 
 
+def test_a_long_recording_makes_a_page_that_can_be_sent():
+    """Twelve thousand steps of three states; what the eye cannot see is thinned out."""
+    model = models.unicycle()
+    short = nopf.ParticleFilter(model, None, 20).run(np.zeros((50, 2)), key=jax.random.key(1))
+    long = jax.tree.map(lambda leaf: np.resize(leaf, (12_000, *leaf.shape[1:])), short.info)
+    many = model.steps(12_000)
+    posterior = eqx.tree_at(
+        lambda p: (p.info, p.times, p.steps), short, (long, np.asarray(many.time), many)
+    )
+    text = estimates_page(posterior)
+    assert len(text) < 3e6
+    assert '"y":[' in text
+
+
 FIELDS = {
     *("benchmark", "filter", "particles", "seed", "wt", "es", "log_evidence", "compile_seconds"),
     *("ess_path", "evidence_path"),

@@ -1,8 +1,11 @@
 """What `nopf check` does: is a model sound, and which filter suits it?"""
 
 import dataclasses
+import json
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,19 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from nopf import metrics
+from nopf.cache import NoCacheError, own_folder
 from nopf.catalogue import CATALOGUE, make_filter
-from nopf.filters import Filter, KalmanFilter
+from nopf.files import write_whole
+from nopf.filters import Filter, Info, KalmanFilter
 from nopf.marginal import MarginalisedModel
 from nopf.model import StateSpaceModel
 from nopf.recipe import Recipe
+from nopf.recording import Recording, digest
 from nopf.simulate import Trajectories, simulate
 from nopf.steps import Step
 from nopf.training import train
+from nopf.training.to_file import Series
 
 TRAJECTORIES = 20
 TURN = 2 * np.pi
-CANDIDATES = ("kf", "bpf", "lpf", "mlpf", "nopf")
-REPEATS = 8  # runs on the same data, to see how means vary
+UNTRAINED = ("kf", "bpf", "lpf", "mlpf")
+AHEAD = {"lpf": "alpf", "mlpf": "malpf"}  # the same filter, looking ahead
+TRAINED = ("nopf",)
+ROWS, MOST_PARTICLES = 100, 1000  # of a series that filters are tried on, and theirs
+POOR = 0.5  # share of the particles that count
+REPEATS = 24  # runs on the same data, to see how means vary
 CLEARLY = 1.5  # how much better something less simple has to be
 
 
@@ -100,29 +111,163 @@ def check(
     findings += _noise(model, paths)
     linear, solvable = _linear(model)
     findings.append(linear)
-    trials: list[Trial] = []
-    filters: dict[str, Filter] = {}
-    for name in CANDIDATES:
-        if CATALOGUE[name].marginal and not solvable:
-            continue  # as said already
-        if name == "nopf" and trials and trials[0].ess is None:
-            break  # Nothing is better than exact.
+    series = Conditions(paths.observations[0], None, controls, None)
+
+    def make(name: str) -> Filter:
+        return set_up(model, name, particles, horizon, train_key, controls, recipe)
+
+    names = [name for name in UNTRAINED if solvable or not CATALOGUE[name].marginal]
+    tried = try_all([*names, *TRAINED], make, series, run_key)
+    findings += [f"{name} does not apply: {reason}" for name, reason in tried.refused.items()]
+    problems += tried.failed
+    best = best_of(tried.trials)
+    advised = None if best is None else best.name
+    report = Report(findings, problems, particles, tried.trials, advise(tried.trials), advised)
+    return report, paths, tried.filters.get(advised or "")
+
+
+class Conditions(NamedTuple):
+    """A series that filters are tried on: arguments of `Filter.run`."""
+
+    ys: Any
+    times: Any
+    controls: Any
+    start: float | None
+
+
+class Tried(NamedTuple):
+    """What came of trying filters: how each did, itself, why others do not apply, what failed."""
+
+    trials: list[Trial]
+    filters: dict[str, Filter]
+    refused: dict[str, str]
+    failed: list[str]
+
+
+def try_all(
+    names: Sequence[str], make: Callable[[str], Filter], series: Conditions, key: Any
+) -> Tried:
+    """Tries filters on a series; and the one that looks ahead, of the best of those without
+    training. Where one is exact, nothing is trained."""
+    tried = Tried([], {}, {}, [])
+
+    def attempt(name: str) -> None:
         try:
             started = time.perf_counter()
-            flt = set_up(model, name, particles, horizon, train_key, controls, recipe)
+            flt = make(name)
             learned = CATALOGUE[name].recipe is not None
             seconds = time.perf_counter() - started if learned else None
-            trials.append(_try(flt, name, paths, controls, run_key, seconds))
-            filters[name] = flt
+            tried.trials.append(_try(flt, name, series, key, seconds))
+            tried.filters[name] = flt
         except FloatingPointError as error:
-            problems.append(f"{name}: {error}")
+            tried.failed.append(f"{name}: {error}")
         except ValueError as error:
             reason = str(error).removeprefix("model: ").removeprefix("proposal: ")
-            findings.append(f"{name} does not apply: {reason}")
-    best = best_of(trials)
-    advised = None if best is None else best.name
-    report = Report(findings, problems, particles, trials, advise(trials), advised)
-    return report, paths, filters.get(advised or "")
+            tried.refused[name] = reason
+
+    for name in names:
+        if name in TRAINED:
+            continue
+        attempt(name)
+        if tried.trials and tried.trials[0].ess is None:
+            return tried  # Nothing is better than exact.
+    best = best_of(tried.trials)
+    if best is not None and best.name in AHEAD:
+        attempt(AHEAD[best.name])
+    for name in names:
+        if name in TRAINED:
+            attempt(name)
+    return tried
+
+
+def pick(
+    model: StateSpaceModel,
+    recording: Recording | None,
+    names: Sequence[str],
+    particles: int,
+    seed: int,
+    say: Callable[[str], None],
+) -> str:
+    """The filter without training that gives the best means for the time: tried on a simulated
+    series like the first rows of a recording, and kept for the next time.
+
+    Args:
+        model: the model.
+        recording: what shall be filtered; None for a stream of which nothing is known yet.
+        names: of the filters to try.
+        particles: how many it will have.
+        seed: of everything random.
+        say: is told which, and why.
+    """
+    series = _beginning(model, recording)
+    particles = min(particles, MOST_PARTICLES)
+    try:
+        name = digest(model, series, seed, {"particles": particles, "names": list(names)})
+        file = own_folder("choices") / f"{name}.json"
+    except NoCacheError:
+        file = None
+    if file is not None and file.exists():
+        kept = _kept(file)
+        if kept is not None:
+            say(f"--filter {kept}, as chosen for this model and data before")
+            return kept
+    say("trying filters on simulated data like yours; --filter NAME takes one without trying")
+    tried = _try_like(model, series, names, particles, seed)
+    best = best_of(tried.trials)
+    if best is None:
+        reasons = [*tried.failed, *tried.refused.values()]
+        raise ValueError(f"no filter applies to this model: {'; '.join(reasons)}")
+    say(advise(tried.trials))
+    if best.name == "bpf" and best.ess is not None and best.ess < POOR * particles:
+        say("a learned proposal may do better: --filter nopf trains one")
+    if file is not None:
+        write_whole(file, json.dumps({"filter": best.name}).encode())
+    return best.name
+
+
+def _beginning(model: StateSpaceModel, recording: Recording | None) -> Series:
+    """What the first rows of a recording are like."""
+    if recording is None:
+        controls = np.zeros((ROWS, len(model.control_names))) if model.reads_control else None
+        return Series(ROWS, controls=controls)
+    rows = slice(ROWS)
+    missing = np.isnan(recording.observations[rows])
+    return Series(
+        len(missing),
+        times=None if recording.times is None else recording.times[rows],
+        controls=None if recording.controls is None else recording.controls[rows],
+        start=recording.start,
+        missing=None if missing.all() else missing,
+    )
+
+
+def _try_like(
+    model: StateSpaceModel, series: Series, names: Sequence[str], particles: int, seed: int
+) -> Tried:
+    """Tries filters without training on a simulated series."""
+    data_key, run_key = jax.random.split(jax.random.key(seed))
+    path = simulate(
+        model,
+        series.horizon,
+        data_key,
+        times=series.times,
+        controls=series.controls,
+        start=series.start,
+    )
+    ys = np.array(path.observations, float)
+    if series.missing is not None:
+        ys[np.asarray(series.missing)] = np.nan
+    conditions = Conditions(ys, series.times, series.controls, series.start)
+    return try_all(names, lambda name: make_filter(name, model, particles), conditions, run_key)
+
+
+def _kept(file: Path) -> str | None:
+    """The filter that was chosen before; None if the file does not say."""
+    try:
+        found = json.loads(file.read_text())["filter"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if found in (*UNTRAINED, *AHEAD.values()) else None
 
 
 def best_of(trials: list[Trial]) -> Trial | None:
@@ -132,7 +277,7 @@ def best_of(trials: list[Trial]) -> Trial | None:
     if best is None or best.name == "kf":
         return best
     # From the simplest to the least simple; each has to be clearly better than those before it.
-    for name in ("lpf", "mlpf", "nopf"):
+    for name in ("lpf", "alpf", "mlpf", "malpf", "nopf"):
         if name in by_name and by_name[name].rate > CLEARLY * best.rate:
             best = by_name[name]
     return best
@@ -184,13 +329,18 @@ def advise(trials: list[Trial]) -> str:
         )
     words = {
         "lpf": "the linearised proposal",
+        "alpf": "the linearised proposal, looking ahead",
         "mlpf": "the linearised proposal, with what is linear solved exactly",
+        "malpf": "the linearised proposal, looking ahead, with what is linear solved exactly",
         "nopf": "the learned proposal",
     }[best.name]
-    compared = ", ".join(f"{_ratio(best, t)} times that of {t.name}" for t in others)
+    behind = [t for t in others if best.rate > CLEARLY * t.rate]
+    near = [t.name for t in others if t not in behind]
+    compared = ", ".join(f"{_ratio(best, t)} times that of {t.name}" for t in behind)
     return (
-        f"Use {words} (--filter {best.name}): in the same time its means are worth the most "
+        f"Use {words} (--filter {best.name}): in the same time its means are worth more "
         f"independent draws of the posterior, {compared}."
+        + (f" Not clearly better: {', '.join(near)}." if near else "")
     )
 
 
@@ -323,24 +473,21 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     return found
 
 
-def _try(
-    flt: Filter,
-    name: str,
-    paths: Trajectories,
-    controls: Any,
-    run_key: Any,
-    training: float | None,
-) -> Trial:
-    """Runs a filter again and again on one of the trajectories."""
-    ys = paths.observations[0]
-    jax.block_until_ready(flt.run(ys, key=run_key, controls=controls).mean)
+def _try(flt: Filter, name: str, series: Conditions, run_key: Any, training: float | None) -> Trial:
+    """Runs a filter again and again on a series."""
+
+    def run(key: Any) -> Info:
+        ys, times, controls, start = series
+        return flt.run(ys, key=key, times=times, controls=controls, start=start).info
+
+    jax.block_until_ready(run(run_key).mean)
     runs, times = [], []
     for key in jax.random.split(run_key, 1 if isinstance(flt, KalmanFilter) else REPEATS):
         started = time.perf_counter()
-        runs.append(jax.block_until_ready(flt.run(ys, key=key, controls=controls).info))
+        runs.append(jax.block_until_ready(run(key)))
         times.append(time.perf_counter() - started)
     # The fastest: what disturbs a measurement makes it longer.
-    milliseconds = 1e3 * min(times) / len(ys)
+    milliseconds = 1e3 * min(times) / len(series.ys)
     if runs[0].ess is None:
         return Trial(name, None, None, milliseconds, training)
     means, stds = (np.stack([getattr(run, part) for run in runs]) for part in ("mean", "std"))

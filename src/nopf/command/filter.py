@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from nopf.catalogue import CATALOGUE, make_filter
+from nopf.command.advice import UNTRAINED, pick
 from nopf.command.options import (
     ControlColumns,
     ObservationColumns,
@@ -62,8 +63,18 @@ Stream = Annotated[
     str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
 ]
 Data = Annotated[str | None, typer.Option(help="The recording: CSV, gzipped CSV or Parquet; or -.")]
-Learned = Annotated[Path | None, typer.Option(help="From nopf train; trained now if left out.")]
-Short = Annotated[str, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}.")]
+Learned = Annotated[
+    Path | None, typer.Option(help="From nopf train; if left out, --filter nopf trains one.")
+]
+AUTO = "auto"
+Short = Annotated[
+    str,
+    typer.Option(
+        "--filter",
+        help="auto tries those that need no training, on simulated data like yours, says which "
+        f"gives the best means for the time, and takes it; or one of {', '.join(FILTERS)}.",
+    ),
+]
 Particles = Annotated[int, typer.Option(min=2, help="How many.")]
 Start = Annotated[
     float | None, typer.Option(help="The prior's time; one dt of the model before the first row.")
@@ -157,13 +168,24 @@ class Request:
             hint = "--recover" if str(error).startswith("recover:") else "--filter"
             raise typer.BadParameter(str(error), param_hint=hint) from None
 
+    def settled(self, recording: Recording | None) -> "Request":
+        """With the filter that suits the model and the recording, if none was named."""
+        if self.short != AUTO:
+            return self
+        try:
+            names = [name for name in UNTRAINED if name != "kf" or not self.recover]
+            short = pick(self.model, recording, names, self.particles, self.seed, say)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--filter") from None
+        return dataclasses.replace(self, short=short)
+
 
 def filter_command(
     target: Target,
     stream: Stream = None,
     data: Data = None,
     proposal: Learned = None,
-    short: Short = "nopf",
+    short: Short = AUTO,
     particles: Particles = 1000,
     out: Out = None,
     plot: Plot = None,
@@ -188,7 +210,9 @@ def filter_command(
     """
     with warnings_said(), jax.enable_x64(True) if double else contextlib.nullcontext():
         source = _source(stream, data)
-        check_known("--filter", [short], FILTERS)
+        check_known("--filter", [short], (AUTO, *FILTERS))
+        if short == AUTO and proposal is not None:
+            short = "nopf"
         loaded = load(target)
         model = loaded.model
         columns = named_columns(time_column, controls, observations, truth)
@@ -270,6 +294,7 @@ def _filter_recording(
         say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
     for message in oddities(model, recording):
         say(message)
+    request = request.settled(recording)
     flt = request.make_filter(recording)
     try:
         posterior = filter_recording(flt, recording, request.seed)
@@ -357,6 +382,7 @@ def _print_summary(
 
 def _filter_stream(request: Request, form: str | None, skip_bad: bool) -> None:
     """An estimate a line, as the lines of standard input come."""
+    request = request.settled(None)
     flt = request.make_filter(None)
     if sys.stdin is None:
         raise typer.BadParameter("standard input is closed", param_hint="-")

@@ -14,6 +14,7 @@ from nopf.recording.estimate import oddities as oddities
 from nopf.recording.estimate import start_time as start_time
 from nopf.recording.live import filter_live as filter_live
 from nopf.recording.live import live_rows as live_rows
+from nopf.recording.proposal import digest as digest
 from nopf.recording.proposal import imitation as imitation
 from nopf.recording.proposal import proposal_for as proposal_for
 from nopf.recording.reading import Recording as Recording

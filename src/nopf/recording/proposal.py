@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +45,8 @@ def proposal_for(
     else:
         series, recipe = imitation(model, recording), Recipe.fast()
     try:
-        file = own_folder("proposals") / f"{_digest(model, series, recipe, seed)}.nopf"
+        name = digest(model, series, seed, {"recipe": dataclasses.asdict(recipe)})
+        file = own_folder("proposals") / f"{name}.nopf"
         kept = "kept for the next time (--filter bpf or lpf need none)"
     except NoCacheError as error:
         file, kept = None, f"not kept, since {error} (NOPF_CACHE names another folder)"
@@ -95,17 +97,17 @@ def _stream(model: StateSpaceModel) -> tuple[Series, Recipe]:
     return Series(LIVE_HORIZON), Recipe.fast(missing_rate=rate)
 
 
-def _digest(model: StateSpaceModel, series: Series, recipe: Recipe, seed: int) -> str:
-    """Of all that decides how a proposal comes out."""
+def digest(model: StateSpaceModel, series: Series, seed: int, more: dict[str, Any]) -> str:
+    """Of all that decides what comes out for a model and series like these."""
     controls = None if series.controls is None else np.shape(series.controls)[1]
     settings = {field.name: getattr(series, field.name) for field in dataclasses.fields(series)}
     given = {name: value for name, value in settings.items() if value is not None}
     identity = {
         "nopf": nopf.__version__,
         "model": fingerprint(model, controls),
-        "recipe": dataclasses.asdict(recipe),
         "settings": {name: np.asarray(value).tolist() for name, value in given.items()},
         "seed": seed,
         "precision": str(jax.numpy.zeros(()).dtype),
+        **more,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

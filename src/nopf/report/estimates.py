@@ -2,17 +2,17 @@
 
 import datetime
 import html
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from nopf.catalogue import COLOURS
 from nopf.filters import Monitor, Posterior
 from nopf.plots import bands, ellipse, plane_of
-from nopf.report.document import document
+from nopf.report.document import UNPACK, document, packed_plotly
 
 COLOUR = COLOURS["nopf"]
 BEYOND = Monitor().drift
@@ -32,7 +32,7 @@ const paint = () => {
     Plotly.relayout(plot, change);
   }
 };
-paint();
+draw().then(paint);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 """
 
@@ -85,10 +85,12 @@ def estimates_page(
     if about is not None:
         title = f"{about.recording}, filtered with {about.model}"
         today = datetime.date.today().isoformat()
-        subtitle = f'<p class="faint">Filter {html.escape(about.filter)}, made on {today}</p>'
+        count = posterior.particle_count
+        words = f"Filter {about.filter}" + ("" if count is None else f", {count} particles")
+        words += f", {len(posterior.times)} steps, made on {today}"
+        subtitle = f'<p class="faint">{html.escape(words)}</p>'
     body = f"""<h1>{html.escape(title)}</h1>
 {subtitle}
-<script>{get_plotlyjs()}</script>
 <div class="verdict {kind}"><strong>{verdict.capitalize()}.</strong> {meaning}
 {warnings if every else ""}</div>
 {_map(posterior, truth or {}, landmarks)}
@@ -99,7 +101,8 @@ observation was{_tails(posterior)}; the drift, whether the last twenty or so wer
 beyond the dotted lines the model is wrong. Lines are means, bands hold
 {100 * (max(levels) - min(levels)):.0f} %.{angles}</p>
 {_plot(posterior, truth or {})}
-<script>{INK}</script>"""
+{packed_plotly()}
+<script>{UNPACK}{INK}</script>"""
     return document(f"nopf: {title}", body)
 
 
@@ -158,7 +161,19 @@ def _map(posterior: Posterior, truth: dict[str, np.ndarray], landmarks: np.ndarr
     shown = [html.escape(name, quote=False) for name in names]
     figure.update_xaxes(title_text=shown[0])
     figure.update_yaxes(title_text=shown[1], scaleanchor="x")
-    return figure.to_html(full_html=False, include_plotlyjs=False, config=SETTINGS)
+    return _placed(figure)
+
+
+def _placed(figure: go.Figure) -> str:
+    """Where a plot will be, and what it shows."""
+    found = json.loads(figure.to_json())
+    drawn = {"data": found["data"], "layout": found["layout"], "settings": SETTINGS}
+    text = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
+    height = figure.layout.height
+    return (
+        f'<div class="plot" style="height:{height}px"></div>'
+        f'<script type="application/json">{text}</script>'
+    )
 
 
 def thin(values: np.ndarray) -> np.ndarray:
@@ -174,8 +189,9 @@ def _short(values: np.ndarray) -> list[float | None]:
 
 def _plot(posterior: Posterior, truth: dict[str, np.ndarray]) -> str:
     names = posterior.state_names
-    time = np.asarray(posterior.times, np.float64)
-    mean, low, high = bands(posterior)
+    time = thin(np.asarray(posterior.times, np.float64))
+    mean, low, high = (thin(values) for values in bands(posterior))
+    truth = {name: thin(values) for name, values in truth.items()}
     draws = np.asarray(posterior.draws, np.float64)
     worth = np.min(np.where(np.isfinite(draws), draws, np.inf), axis=1)
     signs = {
@@ -205,10 +221,10 @@ def _plot(posterior: Posterior, truth: dict[str, np.ndarray]) -> str:
             look = {"color": "#777777", "dash": "dot"}
             _add(figure, i + 1, time, truth[names[i]] - turn, line=look)
     for row, values in enumerate(signs.values(), len(names) + 1):
-        _add(figure, row, time, np.asarray(values, np.float64), line_color="#777777")
+        _add(figure, row, time, thin(np.asarray(values, np.float64)), line_color="#777777")
     if posterior.tails is not None:
         nominal = np.asarray(posterior.nominal_p_value, np.float64)
-        _add(figure, p_value_row, time, nominal, line_color=COLOUR, line_width=1)
+        _add(figure, p_value_row, time, thin(nominal), line_color=COLOUR, line_width=1)
     figure.update_layout(
         height=190 * len(titles) + 80,
         showlegend=False,
@@ -220,11 +236,11 @@ def _plot(posterior: Posterior, truth: dict[str, np.ndarray]) -> str:
     figure.update_yaxes(type="log", row=p_value_row, exponentformat="power")
     for limit in (-BEYOND, BEYOND):
         figure.add_hline(limit, row=len(titles), line={"dash": "dot", "color": "#777777"})
-    return figure.to_html(full_html=False, include_plotlyjs=False, config=SETTINGS)
+    return _placed(figure)
 
 
 def _add(figure: Any, row: int, x: np.ndarray, y: np.ndarray, **look: Any) -> None:
     if "fill" in look:
         look["fillcolor"] = COLOUR + "33"
-    trace = go.Scatter(x=x.tolist(), y=y.tolist(), mode="lines", hoverinfo="x+y", **look)
+    trace = go.Scatter(x=_short(x), y=_short(y), mode="lines", hoverinfo="x+y", **look)
     figure.add_trace(trace, row=row, col=1)
