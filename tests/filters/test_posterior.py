@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,3 +35,25 @@ def test_filters_without_weights_have_no_ess_column():
     table = nopf.KalmanFilter(models.linear()).run(np.zeros((2, 2))).to_xarray()
     assert "ess" not in table
     assert "particles" not in table
+
+
+def test_a_verdict_sums_up_the_warnings():
+    """A right model, one measurement that is far off, measurements that another model made, and one
+    that is impossible."""
+    model = models.linear()
+    ys = np.array(nopf.simulate(model, 40, jax.random.key(3)).observations)
+    verdicts = []
+    for k, spoilt in enumerate([ys, ys.copy(), ys + 30 * (np.arange(40) > 20)[:, None]]):
+        if k == 1:
+            spoilt[20, 0] += 9
+        verdicts.append(nopf.KalmanFilter(model).run(spoilt).verdict)
+    assert verdicts == ["trust it", "look here", "do not trust it"]
+    never = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation_log_prob=lambda y, x, step: jnp.where(y[0] > 5, -jnp.inf, 0.0),
+        observation_sample=lambda key, x, step: x,
+    )
+    flt = nopf.ParticleFilter(never, particles=50)
+    assert flt.run([[1.0], [9.0]], key=jax.random.key(0)).verdict == "do not trust it"

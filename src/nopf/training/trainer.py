@@ -109,7 +109,8 @@ def train(
         trainer, run, reason = _trainer(model, conditions, recipe, key, data, settled, mesh)
         bar.say(reason)
         run = trainer.run(run, checkpoint, bar)
-        if trainer.recipe.base == "linearised" and given.base == "auto" and not run.interrupted:
+        doubtful = trainer.recipe.base == "linearised" and given.base == "auto" and run.step > 0
+        if doubtful and not run.interrupted:
             plain = trainer.blank.network
             if trainer.worth(plain) >= trainer.worth(trainer.kept(run)):
                 bar.say("the fit is handed back without a network, which was not worth its time")
