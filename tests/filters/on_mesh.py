@@ -33,14 +33,13 @@ def evidence():
 
 def compared(flt, ys, exact):
     on_mesh, alone = runs(flt, ys, 0), runs(type(flt)(flt.model, flt.proposal, 64), ys, 1)
-    evidence = np.sum([info.log_evidence_increment for info in on_mesh], axis=1)
-    ratios = np.exp(evidence - exact)
-    means = [np.stack([info.mean for info in infos]) for infos in (on_mesh, alone)]
+    ratios = np.exp(np.sum(on_mesh.log_evidence_increment, axis=1) - exact)
+    means = [infos.mean for infos in (on_mesh, alone)]
     spread = np.sqrt(sum(mean.var(axis=0, ddof=1) for mean in means) / RUNS)
     return {
         "z": float((ratios.mean() - 1) / (ratios.std(ddof=1) / np.sqrt(RUNS))),
         "off": float(np.max(np.abs(means[0].mean(axis=0) - means[1].mean(axis=0)) / spread)),
-        "ess": [float(np.mean([info.ess for info in infos])) for infos in (on_mesh, alone)],
+        "ess": [float(np.mean(infos.ess)) for infos in (on_mesh, alone)],
     }
 
 
@@ -48,8 +47,8 @@ def runs(flt, ys, seed):
     """What a filter says in each of many runs."""
     # One after the other: devices that share few threads could wait for each other.
     keys = jax.random.split(jax.random.key(seed), RUNS)
-    run = jax.jit(lambda key: flt.run(ys, key=key).info)
-    return [jax.device_get(run(key)) for key in keys]
+    infos = jax.jit(lambda keys: jax.lax.map(lambda key: flt.run(ys, key=key).info, keys))(keys)
+    return jax.device_get(infos)
 
 
 def everything():
