@@ -86,13 +86,19 @@ def _chosen(names: list[str], filters: str) -> tuple[list[str], list[str]]:
 def _check_numbers(request: Request) -> None:
     for value, hint, low in [
         (request.seeds, "--seeds", 1),
-        (request.workers, "--workers", 0),
         (request.repeats, "--repeats", 1),
         *((count, "--particles", 2) for count in request.particles or []),
     ]:
         if value < low:
             raise typer.BadParameter(f"expected at least {low}, got {value}", param_hint=hint)
-    if request.workers and request.cluster is not None:
+    check_workers(request.workers, request.cluster)
+
+
+def check_workers(workers: int, cluster: str | None) -> None:
+    """Refuses what cannot be spread."""
+    if workers < 0:
+        raise typer.BadParameter(f"expected at least 0, got {workers}", param_hint="--workers")
+    if workers and cluster is not None:
         raise typer.BadParameter("give --workers or --cluster, not both", param_hint="--workers")
 
 

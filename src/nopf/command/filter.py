@@ -5,6 +5,8 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +16,8 @@ import typer
 
 from nopf.catalogue import CATALOGUE, make_filter
 from nopf.command.advice import UNTRAINED, pick
+from nopf.command.cells import Cluster, Workers, check_workers
+from nopf.command.many import Settings, filter_all, several
 from nopf.command.options import (
     ControlColumns,
     ObservationColumns,
@@ -30,6 +34,7 @@ from nopf.command.options import (
 from nopf.command.target import load
 from nopf.files import write_whole
 from nopf.filters import Filter, Posterior
+from nopf.filters.monitor import VERDICTS
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
 from nopf.recording import (
@@ -49,6 +54,7 @@ from nopf.recording import (
     live_rows,
     oddities,
     proposal_for,
+    read_recording,
     start_time,
     write_estimates,
 )
@@ -62,7 +68,13 @@ Target = Annotated[
 Stream = Annotated[
     str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
 ]
-Data = Annotated[str | None, typer.Option(help="The recording: CSV, gzipped CSV or Parquet; or -.")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="The recording: CSV, gzipped CSV or Parquet; or -. A folder or a quoted pattern such "
+        "as 'runs/*.csv' names many, and --out a folder for them."
+    ),
+]
 Learned = Annotated[
     Path | None, typer.Option(help="From nopf train; if left out, --filter nopf trains one.")
 ]
@@ -200,6 +212,8 @@ def filter_command(
     seed: Seed = 0,
     form: Form = None,
     skip_bad: SkipBad = False,
+    workers: Workers = 0,
+    cluster: Cluster = None,
     as_json: SummaryAsJson = False,
 ) -> None:
     """Estimates the states behind a recording, or a live stream, with a model.
@@ -236,6 +250,17 @@ def filter_command(
             return
         if skip_bad:
             raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
+        check_workers(workers, cluster)
+        sources = several(source)
+        if sources is not None:
+            if out is None or plot is not None or form is not None:
+                raise typer.BadParameter(
+                    "for many recordings name a folder with --out; --plot and --format are for one"
+                )
+            _filter_many(request, sources, out, double, workers, cluster, as_json)
+            return
+        if workers or cluster is not None:
+            raise typer.BadParameter("is for many recordings", param_hint="--workers, --cluster")
         check_plot(plot, (".svg", ".png", ".pdf", ".html"))
         _check_out(out, source)
         if form is not None:
@@ -277,6 +302,63 @@ def _check_out(out: Path | None, source: str) -> None:
         raise typer.BadParameter(
             f"{out}: expected a name that ends in .csv or .parquet", param_hint="--out"
         )
+
+
+def _filter_many(
+    request: Request,
+    sources: list[Path],
+    out: Path,
+    double: bool,
+    workers: int,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Estimates of each recording to a file in a folder; one filter for all, which suits the first
+    that can be read."""
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"{out}: expected a folder", param_hint="--out")
+    recording, reasons = None, []
+    for source in sources:
+        try:
+            recording = read_recording(source, request.model, request.columns)
+            first = None if recording.times is None else float(recording.times[0])
+            recording = recording._replace(start=start_time(request.model, first, request.start))
+            break
+        except DataError as error:
+            reasons.append(str(error))
+    if recording is None:
+        raise typer.BadParameter(f"none can be read: {reasons[0]}", param_hint="--data")
+    request = request.settled(recording)
+    flt, file = request.make_filter(recording), None
+    learned = getattr(flt, "proposal", None)
+    if isinstance(learned, NeuralProposal):
+        with tempfile.TemporaryDirectory() as folder:
+            learned.save(Path(folder) / "proposal.nopf")
+            file = (Path(folder) / "proposal.nopf").read_bytes()
+    settings = Settings(
+        target=request.target,
+        columns=request.columns,
+        short=request.short,
+        particles=request.particles,
+        proposal=file,
+        seed=request.seed,
+        start=request.start,
+        recover=request.recover,
+        double=double,
+    )
+    rows = filter_all(settings, sources, out, workers, cluster)
+    failed = [row for row in rows if row["error"] is not None]
+    for row in failed:
+        say(f"{row['recording']}: {row['error']}")
+    if as_json:
+        print(json.dumps({"filter": request.short, "recordings": rows}))
+    else:
+        counts = Counter(row["verdict"] for row in rows if row["error"] is None)
+        found = [f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
+        found += [f"failed: {len(failed)}"] if failed else []
+        print(f"{out}: {len(rows)} recordings, {', '.join(found)}; index.html has them all")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _filter_recording(

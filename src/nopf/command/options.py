@@ -57,7 +57,7 @@ def named_columns(
 ) -> Named:
     """Columns from the command line, with commas taken apart."""
     driven, seen, true = (
-        None if names is None else [name.strip() for name in names.split(",")]
+        None if names is None else tuple(name.strip() for name in names.split(","))
         for names in (controls, observations, truth)
     )
     return Named(time, driven, seen, true or ())
