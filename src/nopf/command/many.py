@@ -251,13 +251,14 @@ def _write_summary(settings: Settings, rows: list[dict[str, Any]], out: Path) ->
         name = f"{_name(Path(row['recording']))}.csv"
         cells = [_number(row[column]) for column in ("steps", "ess", "draws", "log_evidence")]
         reasons = "".join(f"<li>{html.escape(text)}</li>" for text in row.get("warnings") or ())
+        reasons = f"<ul>{reasons}</ul>" if reasons else ""
         linked = html.escape(row["recording"])
         if row["error"] is None:
             linked = f'<a href="{html.escape(name, quote=True)}">{linked}</a>'
         kind = COLOURS.get(row["verdict"] or "", "doubt")
-        told = f'<div class="verdict {kind}">{html.escape(verdict)}<ul>{reasons}</ul></div>'
-        shown = "".join(f"<td>{cell}</td>" for cell in (linked, *cells, told))
-        lines.append(f"<tr>{shown}</tr>")
+        told = f'<div class="verdict {kind}">{html.escape(verdict)}{reasons}</div>'
+        shown = "".join(f"<td>{cell}</td>" for cell in (linked, *cells))
+        lines.append(f'<tr>{shown}<td class="told">{told}</td></tr>')
     heads = ("recording", "steps", "mean ESS", "draws of the least known mean", "log-evidence", "")
     body = (
         f"<h1>{len(rows)} recordings, filtered with {html.escape(settings.target)}</h1>"
