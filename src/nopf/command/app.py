@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.resources
+import os
 import sys
 from typing import Annotated, Any
 
@@ -33,8 +34,11 @@ class Commands(typer.core.TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if command is None:
             return name, command, rest
+        # Before the command imports JAX: that a compilation was slow is nothing that a user has to
+        # act on, and errors come as exceptions.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         if ctx.params["cache"]:
-            keep_compiled()  # before the command imports JAX
+            keep_compiled()
         module = importlib.import_module(f"nopf.command.{command.name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(command.name)(getattr(module, f"{command.name}_command"))
