@@ -2,15 +2,19 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import nopf
+from nopf.catalogue import make_filter
 from nopf.command import advice
 from nopf.command.advice import Trial, advise, check
 from nopf.command.app import app
-from tests import models
+from nopf.recording import Recording
+from tests import models, recordings
 
 QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 
@@ -156,6 +160,50 @@ def test_the_look_ahead_of_the_best_is_tried_and_nothing_beside_an_exact_filter(
     names, best, _ = tried(mlpf=51)
     assert (names[3], best) == ("alpf", "alpf")
     assert tried(kf=None) == (["kf"], "kf", {})
+
+
+def test_filters_are_tried_on_a_series_like_the_recording(monkeypatch):
+    seen = []
+
+    def tried(names, make, series, key):
+        seen.append(series)
+        return advice.Tried([Trial("bpf", 1.0, 1.0, 1.0)], {}, {}, [])
+
+    monkeypatch.setattr(advice, "try_all", tried)
+    monkeypatch.setenv("NOPF_CACHE", "off")
+    model = recordings.model()
+    times, speed = 9 + np.cumsum(np.full(150, 0.3)), np.linspace(0, 1, 150)[:, None]
+    ys = np.where(np.arange(300).reshape(150, 2) % 7 == 0, np.nan, 1.0)
+    recording = Recording(ys, times, speed, 8.5)
+    said = []
+    assert advice.pick(model, recording, advice.UNTRAINED, 50, 0, said.append) == "bpf"
+    (series,) = seen
+    np.testing.assert_array_equal(np.isnan(series.ys), np.isnan(ys[:100]))
+    np.testing.assert_array_equal(series.times, times[:100])
+    np.testing.assert_array_equal(series.controls, speed[:100])
+    assert series.start == 8.5
+    advice.pick(model, None, advice.UNTRAINED, 50, 0, said.append)
+    assert seen[1].ys.shape == (100, 2)
+    assert not np.isnan(seen[1].ys).any()
+    assert any("--filter nopf trains one" in line for line in said)
+
+
+def test_a_filter_that_jax_cannot_differentiate_for_is_left_out():
+    @jax.custom_vjp
+    def sensor(x):
+        return x
+
+    sensor.defvjp(lambda x: (x, None), lambda _, g: (g,))
+    model = models.linear(observation=lambda x, step: sensor(models.linear_observation(x, step)))
+    path = nopf.simulate(model, 6, jax.random.key(0))
+    series = advice.Tryout(path.observations, None, None, None)
+
+    def make(name):
+        return make_filter(name, model, 20)
+
+    found = advice.try_all(["bpf", "lpf"], make, series, jax.random.key(1))
+    assert list(found.filters) == ["bpf"]
+    assert "\n" not in found.refused["lpf"]
 
 
 @pytest.mark.slow

@@ -109,3 +109,49 @@ def test_mistakes_are_named(folder, arguments, words):
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())
     assert not (folder / "estimates").exists()
+
+
+def test_recordings_are_never_written_over(folder):
+    before = {p: p.read_bytes() for p in (folder / "runs").iterdir()}
+    for arguments in (
+        ("--data", "runs", "--out", "runs"),
+        ("--data", "runs/*.csv", "--out", "runs"),
+        ("--data", "runs/*.csv", "--out", "."),
+    ):
+        done = call(*arguments)
+        assert done.exit_code == 2
+        assert "is read from there; name another folder" in " ".join(done.output.split())
+    (folder / "runs" / "summary.csv").write_text(GOOD)
+    assert "would be lost in the summary" in " ".join(call("--data", "runs").output.split())
+    (folder / "runs" / "summary.csv").unlink()
+    assert before == {p: p.read_bytes() for p in (folder / "runs").iterdir()}
+
+
+def test_estimates_of_other_settings_are_not_taken_for_these(folder, monkeypatch):
+    """A call with other settings that was killed between its estimates and its record."""
+    assert call("--data", "runs").exit_code == 0
+    right = (folder / "estimates" / "run0.csv").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("nopf.command.many._summary", lambda *_: 1 / 0)
+        assert call("--data", "runs", "--seed", 1).exit_code == 1
+    assert (folder / "estimates" / "run0.csv").read_bytes() != right
+    assert call("--data", "runs").exit_code == 0
+    assert (folder / "estimates" / "run0.csv").read_bytes() == right
+
+
+@pytest.mark.parametrize("kept", ["[]", '{"of": 1}', '{"row": ["ess"]}', '{"row": {"ess": "x"}}'])
+def test_a_record_that_is_none_counts_as_none(folder, kept):
+    assert call("--data", "runs").exit_code == 0
+    file = folder / "estimates" / "run0.json"
+    sound = json.loads(file.read_text())
+    file.write_text(kept if kept == "[]" else json.dumps(sound | json.loads(kept)))
+    assert call("--data", "runs").exit_code == 0
+    assert json.loads(file.read_text()) == sound
+
+
+def test_names_are_names_and_no_addresses(folder):
+    (folder / "runs" / "run0.csv").rename(folder / "runs" / "javascript:alert(1)#.csv")
+    assert call("--data", "runs").exit_code == 0
+    page = (folder / "estimates" / "index.html").read_text()
+    assert 'href="javascript%3Aalert%281%29%23.csv"' in page
+    assert 'href="javascript:' not in page

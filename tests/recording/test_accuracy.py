@@ -1,5 +1,6 @@
 """How near estimates are to the truth."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -39,6 +40,13 @@ def test_angles_are_compared_around_the_circle_and_rows_without_a_truth_are_left
     heading[3:] = np.nan
     assert accuracy(posterior, {"heading": heading})["heading"].rows == 3
     assert accuracy(posterior, {"heading": np.full(12, np.nan)}) == {}
+
+
+def test_a_filter_that_says_it_is_exact_has_no_ratio():
+    model = models.linear()
+    posterior = nopf.KalmanFilter(model).run(np.zeros((3, 2)))
+    sure = eqx.tree_at(lambda p: p.info.cov, posterior, np.zeros((3, 2, 2)))
+    assert accuracy(sure, {"x0": np.ones(3)})["x0"].error_over_variance is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from nopf.benchmarks.runner import plan, run
 from nopf.catalogue import CATALOGUE, LEARNED
 from nopf.command.app import app
 from nopf.files import FileError, write_arrays
-from nopf.report import figures, numbers
+from nopf.report import estimates, figures, numbers
 from nopf.report import page as page_module
 from nopf.report.drawing import draw_all
 from nopf.report.estimates import estimates_page
@@ -422,9 +422,17 @@ def test_a_long_recording_makes_a_page_that_can_be_sent():
     posterior = eqx.tree_at(
         lambda p: (p.info, p.times, p.steps), short, (long, np.asarray(many.time), many)
     )
+    long.p_value[7001] = 1.2345e-9  # one step that stands out
     text = estimates_page(posterior)
     assert len(text) < 3e6
-    assert '"y":[' in text
+    assert "1.2345e-09" in text
+
+
+def test_times_since_1970_are_told_apart():
+    values = 1.7e9 + np.arange(100.0)
+    assert len(set(estimates._short(values))) == 100
+    np.testing.assert_allclose(estimates._short(np.array([1e-9, 1.0])), [1e-9, 1.0])
+    assert estimates._short(np.array([0.0, np.nan])) == [0.0, None]
 
 
 FIELDS = {

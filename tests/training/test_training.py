@@ -110,6 +110,27 @@ def test_a_long_recording_is_imitated_all_over():
     np.testing.assert_allclose(np.asarray(ys)[seen, 0], expected[seen], atol=2e-3)
 
 
+@pytest.mark.parametrize("constant", [1, 3])
+def test_what_means_are_worth_is_asked_of_states_that_change(constant):
+    """With an exact local proposal they are worth more than with the transition, also beside states
+    that never change, in which all particles agree."""
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian(np.arange(1.0, 2 + constant), [1.0] * (1 + constant)),
+        transition=lambda x, step: x,
+        process_noise=[1.0] + [0.0] * constant,
+        observation=lambda x, step: x[:1],
+        observation_noise=[0.1],
+    )
+    conditions = Conditions(model.steps(8), None, 8)
+    paths = nopf.simulate(model, 8, jax.random.key(1), batch=200)
+    worth = {}
+    for base in ("skeleton", "linearised"):
+        own = trainer.Trainer(model, conditions, SMALL, base, jax.random.key(0), paths)
+        network = own.blank.network
+        worth[base] = own.worth(network) * own.work(network)
+    assert worth["linearised"] > 3 * worth["skeleton"] > 0
+
+
 def test_rows_to_imitate_are_as_many_in_each_kind():
     with pytest.raises(ValueError, match="controls: expected 9 rows, as many as the longest"):
         nopf.train(

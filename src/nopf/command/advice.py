@@ -31,7 +31,8 @@ TURN = 2 * np.pi
 UNTRAINED = ("kf", "bpf", "lpf", "mlpf")
 AHEAD = {"lpf": "alpf", "mlpf": "malpf"}  # the same filter, looking ahead
 TRAINED = ("nopf",)
-ROWS, MOST_PARTICLES = 100, 1000  # of a series that filters are tried on, and theirs
+ROWS, LEAST_ROWS = 100, 5  # of a series that filters are tried on
+MOST_PARTICLES = 1000  # of these filters
 POOR = 0.5  # share of the particles that count
 REPEATS = 24  # runs on the same data, to see how means vary
 CLEARLY = 1.5  # how much better something less simple has to be
@@ -111,7 +112,7 @@ def check(
     findings += _noise(model, paths)
     linear, solvable = _linear(model)
     findings.append(linear)
-    series = Conditions(paths.observations[0], None, controls, None)
+    series = Tryout(paths.observations[0], None, controls, None)
 
     def make(name: str) -> Filter:
         return set_up(model, name, particles, horizon, train_key, controls, recipe)
@@ -126,7 +127,7 @@ def check(
     return report, paths, tried.filters.get(advised or "")
 
 
-class Conditions(NamedTuple):
+class Tryout(NamedTuple):
     """A series that filters are tried on: arguments of `Filter.run`."""
 
     ys: Any
@@ -144,9 +145,7 @@ class Tried(NamedTuple):
     failed: list[str]
 
 
-def try_all(
-    names: Sequence[str], make: Callable[[str], Filter], series: Conditions, key: Any
-) -> Tried:
+def try_all(names: Sequence[str], make: Callable[[str], Filter], series: Tryout, key: Any) -> Tried:
     """Tries filters on a series; and the one that looks ahead, of the best of those without
     training. Where one is exact, nothing is trained."""
     tried = Tried([], {}, {}, [])
@@ -161,9 +160,9 @@ def try_all(
             tried.filters[name] = flt
         except FloatingPointError as error:
             tried.failed.append(f"{name}: {error}")
-        except ValueError as error:
-            reason = str(error).removeprefix("model: ").removeprefix("proposal: ")
-            tried.refused[name] = reason
+        except (ValueError, TypeError, NotImplementedError) as error:  # the last two are JAX's
+            reason = str(error).partition("\n")[0]
+            tried.refused[name] = reason.removeprefix("model: ").removeprefix("proposal: ")
 
     for name in names:
         if name in TRAINED:
@@ -232,6 +231,8 @@ def _beginning(model: StateSpaceModel, recording: Recording | None) -> Series:
         return Series(ROWS, controls=controls)
     rows = slice(ROWS)
     missing = np.isnan(recording.observations[rows])
+    if len(missing) < LEAST_ROWS:  # too short for a comparison
+        return _beginning(model, None)
     return Series(
         len(missing),
         times=None if recording.times is None else recording.times[rows],
@@ -257,7 +258,7 @@ def _try_like(
     ys = np.array(path.observations, float)
     if series.missing is not None:
         ys[np.asarray(series.missing)] = np.nan
-    conditions = Conditions(ys, series.times, series.controls, series.start)
+    conditions = Tryout(ys, series.times, series.controls, series.start)
     return try_all(names, lambda name: make_filter(name, model, particles), conditions, run_key)
 
 
@@ -473,7 +474,7 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     return found
 
 
-def _try(flt: Filter, name: str, series: Conditions, run_key: Any, training: float | None) -> Trial:
+def _try(flt: Filter, name: str, series: Tryout, run_key: Any, training: float | None) -> Trial:
     """Runs a filter again and again on a series."""
 
     def run(key: Any) -> Info:

@@ -17,7 +17,7 @@ import typer
 from nopf.catalogue import CATALOGUE, make_filter
 from nopf.command.advice import UNTRAINED, pick
 from nopf.command.cells import Cluster, Workers, check_workers
-from nopf.command.many import Settings, filter_all, several
+from nopf.command.many import Settings, check_folder, filter_all, several
 from nopf.command.options import (
     ControlColumns,
     ObservationColumns,
@@ -253,9 +253,10 @@ def filter_command(
         check_workers(workers, cluster)
         sources = several(source)
         if sources is not None:
-            if out is None or plot is not None or form is not None:
+            if out is None or plot is not None or form is not None or list_warnings:
                 raise typer.BadParameter(
-                    "for many recordings name a folder with --out; --plot and --format are for one"
+                    "for many recordings name a folder with --out; --plot, --format and "
+                    "--list-warnings are for one"
                 )
             _filter_many(request, sources, out, double, workers, cluster, as_json)
             return
@@ -315,19 +316,22 @@ def _filter_many(
 ) -> None:
     """Estimates of each recording to a file in a folder; one filter for all, which suits the first
     that can be read."""
-    if out.exists() and not out.is_dir():
-        raise typer.BadParameter(f"{out}: expected a folder", param_hint="--out")
+    check_folder(out, sources)
     recording, reasons = None, []
     for source in sources:
         try:
-            recording = read_recording(source, request.model, request.columns)
-            first = None if recording.times is None else float(recording.times[0])
-            recording = recording._replace(start=start_time(request.model, first, request.start))
+            read = read_recording(source, request.model, request.columns)
+            first = None if read.times is None else float(read.times[0])
+            recording = read._replace(start=start_time(request.model, first, request.start))
             break
         except DataError as error:
             reasons.append(str(error))
     if recording is None:
         raise typer.BadParameter(f"none can be read: {reasons[0]}", param_hint="--data")
+    if recording.times is None:
+        say(f"no column of times: rows count as {request.model.dt:g} apart (dt of the model)")
+    for message in oddities(request.model, recording):
+        say(f"{sources[len(reasons)]}: {message}")
     request = request.settled(recording)
     flt, file = request.make_filter(recording), None
     learned = getattr(flt, "proposal", None)
@@ -335,8 +339,9 @@ def _filter_many(
         with tempfile.TemporaryDirectory() as folder:
             learned.save(Path(folder) / "proposal.nopf")
             file = (Path(folder) / "proposal.nopf").read_bytes()
+    target, colon, name = request.target.rpartition(":")
     settings = Settings(
-        target=request.target,
+        target=f"{Path(target).absolute()}:{name}" if colon else request.target,
         columns=request.columns,
         short=request.short,
         particles=request.particles,
@@ -406,6 +411,8 @@ def _near_in_words(name: str, found: Accuracy) -> str:
     words = f"{name}: RMSE {found.rmse:.4g} over {found.rows} rows"
     if found.coverage is not None and found.nominal is not None:
         words += f", {100 * found.coverage:.0f} % within the {100 * found.nominal:.0f} % interval"
+    if found.error_over_variance is None:
+        return f"{words}; the filter says that it is exact"
     return f"{words}, squared error over variance {found.error_over_variance:.2f} (1 is right)"
 
 

@@ -9,6 +9,7 @@ import html
 import io
 import json
 import tempfile
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ import nopf
 from nopf.benchmarks.cluster import on_cluster
 from nopf.benchmarks.progress import Counted
 from nopf.catalogue import CATALOGUE, make_filter
-from nopf.command.options import say
 from nopf.command.target import load
 from nopf.files import write_whole
 from nopf.filters import Filter, Posterior
 from nopf.proposals import NeuralProposal
+from nopf.proposals.fingerprint import fingerprint
 from nopf.recording import (
     Named,
     Recording,
@@ -38,7 +39,9 @@ from nopf.recording import (
 )
 
 ENDINGS = (".csv", ".csv.gz", ".parquet", ".tsv", ".txt")
-COLUMNS = ("recording", "steps", "ess", "draws", "log_evidence", "verdict", "error")
+NUMBERS = ("steps", "ess", "draws", "log_evidence")
+COLUMNS = ("recording", *NUMBERS, "verdict", "error")
+SUMMARY = "summary"
 COLOURS = {"trust it": "trust", "look here": "look", "do not trust it": "doubt"}
 
 
@@ -89,7 +92,23 @@ def several(source: str) -> list[Path] | None:
         raise typer.BadParameter(
             f"{source}: several recordings are called {twice[0]}", param_hint="--data"
         )
+    if SUMMARY in names:
+        raise typer.BadParameter(
+            f"{source}: a recording called {SUMMARY} would be lost in the summary; rename it",
+            param_hint="--data",
+        )
     return found
+
+
+def check_folder(out: Path, sources: Sequence[Path]) -> None:
+    """Refuses a folder of estimates in which recordings lie."""
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"{out}: expected a folder", param_hint="--out")
+    for source in sources:
+        if out.resolve() in (source.resolve().parent, *source.absolute().parents):
+            raise typer.BadParameter(
+                f"{out}: {source} is read from there; name another folder", param_hint="--out"
+            )
 
 
 def filter_all(
@@ -129,14 +148,16 @@ def _run(
         for source in sources:
             yield source, _one(settings, source, out)
         return
-    work: Any = functools.partial(_one_there, settings, str(out.resolve()))
+    # Other processes may be in another folder.
+    work: Any = functools.partial(_one_there, settings, str(out.absolute()))
+    by_name = {str(source.absolute()): source for source in sources}
     with on_cluster(work, workers, cluster) as run_all:
-        jobs: Any = [(str(source.resolve()), None) for source in sources]
-        by_name = {str(source.resolve()): source for source in sources}
-        for name, row in run_all(jobs):
+        jobs: Any = [(name, None) for name in by_name]
+        found: Any
+        for name, found in run_all(jobs):
             source = by_name[str(name)]
-            lost = isinstance(row, Exception)
-            yield source, _failed(source, row) if lost else row  # type: ignore[misc]
+            row = _failed(source, found) if isinstance(found, Exception) else found
+            yield source, row | {"recording": str(source)}
 
 
 def _one_there(settings: Settings, out: str, source: str, _: None) -> dict[str, Any]:
@@ -154,9 +175,11 @@ def _one(settings: Settings, source: Path, out: Path) -> dict[str, Any]:
             posterior = filter_recording(flt, recording, settings.seed)
             names = estimate_names(posterior.state_names, posterior.quantile_levels)
             rows = estimate_rows(np.asarray(posterior.times), posterior)
+            # Until all is written again, nothing of an earlier call counts.
+            (out / f"{_name(source)}.json").unlink(missing_ok=True)
             write_estimates(out / f"{_name(source)}.csv", names, rows)
             row = _summary(source, posterior, recording)
-    except (ValueError, ArithmeticError, OSError) as error:
+    except Exception as error:  # The others shall not wait for this one.
         return _failed(source, error)
     # Written last: what has this is finished.
     kept = {"of": _digest(settings, source), "row": row}
@@ -209,21 +232,35 @@ def _finished(settings: Settings, source: Path, out: Path) -> dict[str, Any] | N
     """The row of a recording that was finished before with the same settings."""
     try:
         kept = json.loads((out / f"{_name(source)}.json").read_text())
-        row = kept["row"]
-        same = kept["of"] == _digest(settings, source) and set(COLUMNS) <= set(row)
+        row = {name: kept["row"][name] for name in (*COLUMNS, "warnings", "truth")}
+        same = kept["of"] == _digest(settings, source)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return row if same and (out / f"{_name(source)}.csv").exists() else None
+    sound = (
+        all(row[name] is None or isinstance(row[name], int | float) for name in NUMBERS)
+        and row["verdict"] in COLOURS
+        and isinstance(row["warnings"], list)
+    )
+    if not (same and sound and (out / f"{_name(source)}.csv").exists()):
+        return None
+    return row | {"recording": str(source), "error": None}
 
 
 def _digest(settings: Settings, source: Path) -> str:
     """Of all that decides what comes out for a recording."""
-    identity = dataclasses.asdict(settings) | {"nopf": nopf.__version__}
-    digest = hashlib.sha256(repr(sorted(identity.items())).encode())
-    file = Path(settings.target.rpartition(":")[0] or settings.target)
-    for read in (file, source):
-        digest.update(read.read_bytes() if read.is_file() else b"")
+    digest = hashlib.sha256(_identity(settings))
+    digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=1)
+def _identity(settings: Settings) -> bytes:
+    """The settings, and the model: by what its functions give, since it may be made of many
+    files."""
+    model = load(settings.target).model
+    controls = len(model.control_names) if model.reads_control else None
+    parts = (nopf.__version__, dataclasses.asdict(settings), fingerprint(model, controls))
+    return repr(parts).encode()
 
 
 def _name(source: Path) -> str:
@@ -235,26 +272,23 @@ def _name(source: Path) -> str:
 
 def _write_summary(settings: Settings, rows: list[dict[str, Any]], out: Path) -> None:
     """`summary.csv`, and `index.html` to look at."""
+    from nopf.report.document import document  # `report` is imported when it is needed
+
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(out / "summary.csv", table.getvalue().encode())
-    try:
-        from nopf.report.document import document
-    except ImportError:
-        say("the index page needs Plotly: python -m pip install 'nopf[plots]'")
-        return
+    write_whole(out / f"{SUMMARY}.csv", table.getvalue().encode())
     lines = []
     for row in rows:
         verdict = row["error"] or row["verdict"]
         name = f"{_name(Path(row['recording']))}.csv"
-        cells = [_number(row[column]) for column in ("steps", "ess", "draws", "log_evidence")]
+        cells = [_number(row[column]) for column in NUMBERS]
         reasons = "".join(f"<li>{html.escape(text)}</li>" for text in row.get("warnings") or ())
         reasons = f"<ul>{reasons}</ul>" if reasons else ""
         linked = html.escape(row["recording"])
         if row["error"] is None:
-            linked = f'<a href="{html.escape(name, quote=True)}">{linked}</a>'
+            linked = f'<a href="{urllib.parse.quote(name)}">{linked}</a>'
         kind = COLOURS.get(row["verdict"] or "", "doubt")
         told = f'<div class="verdict {kind}">{html.escape(verdict)}{reasons}</div>'
         shown = "".join(f"<td>{cell}</td>" for cell in (linked, *cells))

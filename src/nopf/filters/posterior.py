@@ -261,17 +261,17 @@ class Posterior(eqx.Module):
             every: whether to list each time that a trouble began, instead of one line for each kind
                 of trouble.
         """
-        found, monitor = self._judged("warnings")
+        found, monitor = self.monitored()
         return found if every else monitor.summary()
 
     @property
     def verdict(self) -> str:
         """What the warnings amount to: "trust it", "look here" or "do not trust it"."""
-        return self._judged("verdict")[1].verdict
+        return self.monitored()[1].verdict
 
-    def _judged(self, name: str) -> tuple[list[str], Monitor]:
-        """Every warning, and the monitor that has seen all steps."""
-        check_one_series(self, name)
+    def monitored(self) -> tuple[list[str], Monitor]:
+        """Every warning, and a monitor that has seen all steps."""
+        check_one_series(self, "warnings")
         monitor = Monitor(
             state_names=self.state_names,
             observation_names=self.observation_names,

@@ -15,14 +15,15 @@ class Accuracy(NamedTuple):
         coverage: share of the rows whose truth is between the outer quantiles.
         nominal: what that share should be.
         error_over_variance: mean of the squared error over the posterior's variance: 1 if the
-            filter is as sure as it should be, more if it is too sure.
+            filter is as sure as it should be, more if it is too sure. None if some variance is
+            zero.
         rows: how many have a truth.
     """
 
     rmse: float
     coverage: float | None
     nominal: float | None
-    error_over_variance: float
+    error_over_variance: float | None
     rows: int
 
 
@@ -54,7 +55,8 @@ def accuracy(posterior: Posterior, truth: dict[str, np.ndarray]) -> dict[str, Ac
             share = float(np.mean((low <= error) & (error <= high)))
             nominal = max(levels) - min(levels)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = float(np.mean(error**2 / variance))
+            mean_ratio = float(np.mean(error**2 / variance))
+        ratio = mean_ratio if np.isfinite(mean_ratio) else None
         rmse = float(np.sqrt(np.mean(error**2)))
         found[name] = Accuracy(rmse, share, nominal, ratio, int(known.sum()))
     return found

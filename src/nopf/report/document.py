@@ -6,8 +6,6 @@ import html
 import importlib.resources
 import zlib
 
-from plotly.offline import get_plotlyjs
-
 # Plotly as text is 5 MB of a page; packed it is 2, and every browser of the last years unpacks it.
 UNPACK = """
 const unpacked = async (packed) => {
@@ -51,5 +49,7 @@ def asset(name: str) -> str:
 @functools.cache
 def packed_plotly() -> str:
     """Plotly, for a page to unpack with `UNPACK`."""
+    from plotly.offline import get_plotlyjs  # not all pages have plots
+
     packed = base64.b64encode(zlib.compress(get_plotlyjs().encode(), 9)).decode()
     return f'<script type="text/plain" id="plotly">{packed}</script>'

@@ -3,6 +3,7 @@
 import datetime
 import html
 import json
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ class About(NamedTuple):
 
 # What a verdict means, and its colour.
 VERDICTS = {
-    "trust it": ("trust", "Nothing speaks against these estimates."),
+    "trust it": ("trust", "Nothing speaks against these estimates{}."),
     "look here": ("look", "The estimates are usable, but read this first:"),
     "do not trust it": ("doubt", "Something is wrong:"),
 }
@@ -69,9 +70,10 @@ def estimates_page(
         landmarks: `(k, 2)` places to mark on the map.
     """
     levels = posterior.quantile_levels
-    summed_up, every = posterior.warnings(), posterior.warnings(every=True)
-    verdict = posterior.verdict
+    every, monitor = posterior.monitored()
+    summed_up, verdict = monitor.summary(), monitor.verdict
     kind, meaning = VERDICTS[verdict]
+    meaning = meaning.format("; what was noticed" if every else "")
     warnings = _list(summed_up)
     if len(every) > len(summed_up):
         warnings += f"<details><summary>All {len(every)}</summary>{_list(every)}</details>"
@@ -182,14 +184,39 @@ def thin(values: np.ndarray) -> np.ndarray:
     return values if every == 1 else np.concatenate([values[:-1:every], values[-1:]])
 
 
+def _extremes(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest of every so many rows: a step that stands out stays."""
+    every = -(-2 * len(values) // MOST)
+    if every <= 2:
+        return time, values
+    rows = []
+    for begin in range(0, len(values), every):
+        own = values[begin : begin + every]
+        if not np.all(np.isnan(own)):
+            rows += sorted({begin + int(np.nanargmin(own)), begin + int(np.nanargmax(own))})
+    return time[rows], values[rows]
+
+
 def _short(values: np.ndarray) -> list[float | None]:
-    """Six digits, which is more than can be seen."""
-    return [None if np.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
+    """Six digits of each value, or of the range of all where these are more: times since 1970 and
+    coordinates far from zero differ in their last digits only."""
+    values = np.asarray(values, np.float64)
+    finite = values[np.isfinite(values)]
+    least = 6 - _magnitude(float(np.ptp(finite))) if finite.size else 0
+    return [
+        round(v, max(least, 6 - _magnitude(v))) if np.isfinite(v) else None for v in values.tolist()
+    ]
+
+
+def _magnitude(value: float) -> int:
+    """Digits before the decimal point; of zero it needs none."""
+    return math.floor(math.log10(abs(value))) + 1 if value else 6
 
 
 def _plot(posterior: Posterior, truth: dict[str, np.ndarray]) -> str:
     names = posterior.state_names
-    time = thin(np.asarray(posterior.times, np.float64))
+    every_time = np.asarray(posterior.times, np.float64)
+    time = thin(every_time)
     mean, low, high = (thin(values) for values in bands(posterior))
     truth = {name: thin(values) for name, values in truth.items()}
     draws = np.asarray(posterior.draws, np.float64)
@@ -221,10 +248,12 @@ def _plot(posterior: Posterior, truth: dict[str, np.ndarray]) -> str:
             look = {"color": "#777777", "dash": "dot"}
             _add(figure, i + 1, time, truth[names[i]] - turn, line=look)
     for row, values in enumerate(signs.values(), len(names) + 1):
-        _add(figure, row, time, thin(np.asarray(values, np.float64)), line_color="#777777")
+        spikes = _extremes(every_time, np.asarray(values, np.float64))
+        _add(figure, row, *spikes, line_color="#777777")
     if posterior.tails is not None:
         nominal = np.asarray(posterior.nominal_p_value, np.float64)
-        _add(figure, p_value_row, time, thin(nominal), line_color=COLOUR, line_width=1)
+        spikes = _extremes(every_time, nominal)
+        _add(figure, p_value_row, *spikes, line_color=COLOUR, line_width=1)
     figure.update_layout(
         height=190 * len(titles) + 80,
         showlegend=False,

@@ -40,6 +40,7 @@ HELD_OUT, DRAWS = 1024, 64
 SCALE_TUPLES = 20_000
 LEAST = 1e-3  # of an ESS fraction, so that one tuple does not decide
 SERIES, REPEATS, SERIES_STEPS, SERIES_PARTICLES = 32, 8, 60, 128  # runs on simulated data
+ROUNDING = 1e-5  # of a mean; spreads below are none
 ENOUGH = 2e-3  # nats; less counts as no progress
 GOOD = 0.995  # held-out ESS fraction at which there is little left to learn
 RETRIES = 8
@@ -248,9 +249,16 @@ class Trainer:
         """How many independent draws of the posterior the means of a filter are worth, on simulated
         series: the median over series, steps and states, over the work of one particle."""
         evidence, means, stds = self._simulated_runs(network)
-        found = [metrics.draws(self.model.space, *runs) for runs in zip(means, stds, strict=True)]
+        found = np.stack(
+            [metrics.draws(self.model.space, *runs) for runs in zip(means, stds, strict=True)]
+        )
         lost = ~np.isfinite(evidence).all(axis=1)
-        return float(np.median(np.where(lost[:, None, None], 0, found))) / self.work(network)
+        found = np.where(lost[:, None, None], 0, found)
+        # All particles begin alike: states that never change are known from the start.
+        known = np.mean(stds, axis=1) <= ROUNDING * np.mean(np.abs(means), axis=1)
+        if np.all(known):
+            return 0.0
+        return float(np.median(found[~known])) / self.work(network)
 
     def steadiness(self, network: Network) -> float:
         """How little the log-evidence of a filter differs from run to run, on simulated series:
