@@ -197,7 +197,7 @@ def test_what_is_read_is_not_written_over(folder):
     assert (folder / "robot.py").read_text() == MODEL
 
 
-def test_model_files_that_end_or_fail(tmp_path):
+def test_model_files_that_end_or_fail(tmp_path, monkeypatch):
     for text, words in [
         ("import sys\nsys.exit(0)", "line 2: SystemExit: 0"),
         ("import helper", "helper.py, line 3"),
@@ -207,6 +207,8 @@ def test_model_files_that_end_or_fail(tmp_path):
         done = invoke("filter", f"{tmp_path}/robot.py:model", "--data", "x.csv")
         assert done.exit_code == 2
         assert words in done.output
+        monkeypatch.chdir(tmp_path)
+        assert words in invoke("filter", "robot.py:model", "--data", "x.csv").output
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def test_each_recording_has_the_estimates_that_it_has_alone(folder, data):
     assert float(rows[2]["log_evidence"]) == pytest.approx(said["log_evidence"])
     assert rows[2]["verdict"] == said["verdict"]
     assert len({row["log_evidence"] for row in rows}) == 4
+    assert all(0 <= float(row["rmse_place"]) < 2 for row in rows)
     page = (folder / "estimates" / "index.html").read_text()
     assert '<a href="run3.csv">runs/run3.csv</a>' in page
 
@@ -70,6 +71,7 @@ def test_one_that_fails_is_named_and_the_others_are_not_run_again(folder):
     (folder / "runs" / "run2.csv").write_text(GOOD.replace("0.6", "0.7"))
     again = call("--data", "runs")
     assert again.exit_code == 0, again.output
+    assert "1 of 4 recordings were finished before" in again.stderr
     assert first.stat().st_mtime_ns == made
     assert (folder / "estimates" / "run3.csv").exists()
     assert summary(folder)[2]["log_evidence"] != str(found[2]["log_evidence"])
@@ -97,7 +99,7 @@ def test_two_workers_give_what_one_process_gives(folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "none/*.csv"], "no recording is called so"),
+        (["--data", "none/*.csv"], "there is no recording (names end in .csv"),
         (["--data", "runs", "--plot", "x.html"], "name a folder with --out"),
         (["--data", "runs/run0.csv", "--workers", "2"], "is for many recordings"),
         (["--data", "runs", "--workers", "-1"], "expected"),

@@ -48,6 +48,7 @@ def test_a_verdict_sums_up_the_warnings():
             spoilt[20, 0] += 9
         verdicts.append(nopf.KalmanFilter(model).run(spoilt).verdict)
     assert verdicts == ["trust it", "look here", "do not trust it"]
+    assert nopf.KalmanFilter(model).run(np.full((5, 2), np.nan)).verdict == "look here"
     never = nopf.StateSpaceModel(
         prior=nopf.Gaussian([0.0], [1.0]),
         transition=lambda x, step: x,

@@ -1,5 +1,6 @@
 """What `nopf check` does: is a model sound, and which filter suits it?"""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -206,7 +207,7 @@ def pick(
     except NoCacheError:
         file = None
     if file is not None and file.exists():
-        kept = _kept(file)
+        kept = _kept(file, model)
         if kept is not None:
             say(f"--filter {kept}, as chosen for this model and data before")
             return kept
@@ -220,7 +221,10 @@ def pick(
     if best.name == "bpf" and best.ess is not None and best.ess < POOR * particles:
         say("a learned proposal may do better: --filter nopf trains one")
     if file is not None:
-        write_whole(file, json.dumps({"filter": best.name}).encode())
+        with contextlib.suppress(
+            OSError
+        ):  # It is there to save time; a full disk shall not cost any.
+            write_whole(file, json.dumps({"filter": best.name}).encode())
     return best.name
 
 
@@ -262,13 +266,16 @@ def _try_like(
     return try_all(names, lambda name: make_filter(name, model, particles), conditions, run_key)
 
 
-def _kept(file: Path) -> str | None:
-    """The filter that was chosen before; None if the file does not say."""
+def _kept(file: Path, model: StateSpaceModel) -> str | None:
+    """The filter that was chosen before; None if the file does not name one for this model."""
     try:
         found = json.loads(file.read_text())["filter"]
+        if found not in (*UNTRAINED, *AHEAD.values()):
+            return None
+        make_filter(found, model, 2)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if found in (*UNTRAINED, *AHEAD.values()) else None
+    return str(found)
 
 
 def best_of(trials: list[Trial]) -> Trial | None:

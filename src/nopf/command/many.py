@@ -22,6 +22,7 @@ import nopf
 from nopf.benchmarks.cluster import on_cluster
 from nopf.benchmarks.progress import Counted
 from nopf.catalogue import CATALOGUE, make_filter
+from nopf.command.options import say
 from nopf.command.target import load
 from nopf.files import write_whole
 from nopf.filters import Filter, Posterior
@@ -34,6 +35,7 @@ from nopf.recording import (
     estimate_names,
     estimate_rows,
     filter_recording,
+    oddities,
     read_recording,
     write_estimates,
 )
@@ -79,18 +81,24 @@ def several(source: str) -> list[Path] | None:
         typer.BadParameter: if there are none.
     """
     if Path(source).is_dir():
-        found = [p for p in sorted(Path(source).iterdir()) if p.name.endswith(ENDINGS)]
+        files = sorted(Path(source).iterdir())
+        found = [path for path in files if path.name.lower().endswith(ENDINGS)]
     elif glob.has_magic(source) and not Path(source).exists():
         found = [Path(name) for name in sorted(glob.glob(source, recursive=True))]
     else:
         return None
     if not found:
-        raise typer.BadParameter(f"{source}: no recording is called so", param_hint="--data")
+        raise typer.BadParameter(
+            f"{source}: there is no recording (names end in {', '.join(ENDINGS)})",
+            param_hint="--data",
+        )
     names = [_name(path) for path in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise typer.BadParameter(
-            f"{source}: several recordings are called {twice[0]}", param_hint="--data"
+            f"{source}: several recordings are called {twice[0]}, and so would their estimates be; "
+            "rename them, or give the command for each folder",
+            param_hint="--data",
         )
     if SUMMARY in names:
         raise typer.BadParameter(
@@ -129,6 +137,8 @@ def filter_all(
         if kept is not None:
             rows[source] = kept
     left = [source for source in sources if source not in rows]
+    if rows:
+        say(f"{len(rows)} of {len(sources)} recordings were finished before")
     with Counted("recordings") as tell:
         tell(len(rows), len(sources))
         for source, row in _run(settings, left, out, workers, cluster):
@@ -179,6 +189,7 @@ def _one(settings: Settings, source: Path, out: Path) -> dict[str, Any]:
             (out / f"{_name(source)}.json").unlink(missing_ok=True)
             write_estimates(out / f"{_name(source)}.csv", names, rows)
             row = _summary(source, posterior, recording)
+            row["warnings"] = [*oddities(flt.model, recording), *row["warnings"]]
     except Exception as error:  # The others shall not wait for this one.
         return _failed(source, error)
     # Written last: what has this is finished.
@@ -221,7 +232,8 @@ def _summary(source: Path, posterior: Posterior, recording: Recording) -> dict[s
 
 def _failed(source: Path, error: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(COLUMNS)
-    return nothing | {"recording": str(source), "error": " ".join(str(error).split())}
+    reason = " ".join(str(error).split()).removeprefix(f"{source}: ")
+    return nothing | {"recording": str(source), "error": reason or type(error).__name__}
 
 
 def _finite(value: Any) -> float | None:
@@ -266,7 +278,8 @@ def _identity(settings: Settings) -> bytes:
 def _name(source: Path) -> str:
     """What the files of a recording are called."""
     return next(
-        (source.name.removesuffix(end) for end in ENDINGS if source.name.endswith(end)), source.name
+        (source.name[: -len(end)] for end in ENDINGS if source.name.lower().endswith(end)),
+        source.name,
     )
 
 
@@ -274,10 +287,14 @@ def _write_summary(settings: Settings, rows: list[dict[str, Any]], out: Path) ->
     """`summary.csv`, and `index.html` to look at."""
     from nopf.report.document import document  # `report` is imported when it is needed
 
+    states = list(dict.fromkeys(name for row in rows for name in row.get("truth") or ()))
+    columns = [*COLUMNS, *(f"rmse_{name}" for name in states)]
     table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        near = {f"rmse_{name}": own["rmse"] for name, own in (row.get("truth") or {}).items()}
+        writer.writerow(row | near)
     write_whole(out / f"{SUMMARY}.csv", table.getvalue().encode())
     lines = []
     for row in rows:

@@ -1,6 +1,7 @@
 """The model that a command is given."""
 
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -81,9 +82,10 @@ def _execute(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        own = {path, os.path.abspath(path)}
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own]
         line = frames[-1].lineno if frames else None
-        if isinstance(error, SyntaxError) and error.filename == path:
+        if isinstance(error, SyntaxError) and error.filename in own:
             line = error.lineno
         where = f"{path}, line {line}" if line else path
         raise typer.BadParameter(f"{where}: {type(error).__name__}: {error}") from None

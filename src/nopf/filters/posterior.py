@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from nopf import plots
 from nopf.crowd import log_total, total
-from nopf.filters.monitor import Monitor
+from nopf.filters.monitor import VERDICTS, Monitor
 from nopf.gaussian import AnyArray, shown
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
@@ -267,7 +267,10 @@ class Posterior(eqx.Module):
     @property
     def verdict(self) -> str:
         """What the warnings amount to: "trust it", "look here" or "do not trust it"."""
-        return self.monitored()[1].verdict
+        verdict = self.monitored()[1].verdict
+        if np.isnan(np.asarray(self.observations)).all():  # Predictions alone: nothing was tested.
+            return max(verdict, VERDICTS[1], key=VERDICTS.index)
+        return verdict
 
     def monitored(self) -> tuple[list[str], Monitor]:
         """Every warning, and a monitor that has seen all steps."""

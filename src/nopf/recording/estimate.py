@@ -49,6 +49,12 @@ def oddities(model: StateSpaceModel, recording: Recording) -> list[str]:
                 f"rows are about {gap:.3g} apart, and dt of the model is {model.dt:g}: do they "
                 "have the same unit?"
             )
+    silent = np.isnan(recording.observations).all(axis=0)
+    if silent.all():
+        found.append("no row has an observation: the estimates are the model's predictions alone")
+    elif silent.any():
+        names = [n for n, empty in zip(model.observation_names, silent, strict=True) if empty]
+        found.append(f"{', '.join(names)}: empty in every row")
     turn = 2 * np.pi
     for k, (name, column) in enumerate(
         zip(model.observation_names, recording.observations.T, strict=True)

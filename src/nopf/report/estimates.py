@@ -71,7 +71,7 @@ def estimates_page(
     """
     levels = posterior.quantile_levels
     every, monitor = posterior.monitored()
-    summed_up, verdict = monitor.summary(), monitor.verdict
+    summed_up, verdict = monitor.summary(), posterior.verdict
     kind, meaning = VERDICTS[verdict]
     meaning = meaning.format("; what was noticed" if every else "")
     warnings = _list(summed_up)
