@@ -177,8 +177,8 @@ def _covered(
 
     def inside(states: Array, log_weights: Array, truth: Array) -> Array:
         weights = jax.nn.softmax(log_weights)
-        mean = space.mean(states, weights)
-        cov = space.covariance(states, weights, mean) + 1e-8 * jnp.eye(space.size)
+        mean, cov = space.moments(states, weights)
+        cov = cov + 1e-8 * jnp.eye(space.size)
         error = space.difference(truth, mean)
         return error @ jnp.linalg.solve(cov, error) <= threshold
 

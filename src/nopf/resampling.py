@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from nopf.crowd import largest, total
+from nopf.crowd import largest, total, totals
 
 BLOCK = 128
 EXACT = 2**24  # from there on single precision does not hold every whole number
@@ -79,8 +79,9 @@ def effective_sample_size(
     """
     top = largest(jnp.max(log_weights, axis=-1, keepdims=True), axis)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
-    squares = total(jnp.sum(weights**2, axis=-1), axis)
-    return total(jnp.sum(weights, axis=-1), axis) ** 2 / jnp.where(squares > 0, squares, 1)
+    sums = jnp.sum(weights, axis=-1), jnp.sum(weights**2, axis=-1)
+    whole, squares = totals(sums, axis)
+    return whole**2 / jnp.where(squares > 0, squares, 1)
 
 
 def should_resample(
@@ -92,7 +93,9 @@ def should_resample(
     every step; with equal weights there is nothing to gain from it).
     """
     if ess_threshold >= 1:
-        return largest(jnp.max(log_weights), axis) > -largest(-jnp.min(log_weights), axis)
+        ends = jnp.stack([jnp.max(log_weights), -jnp.min(log_weights)])
+        top, bottom = largest(ends, axis)
+        return top > -bottom
     count = total(jnp.asarray(log_weights.size), axis)
     return effective_sample_size(log_weights, axis) < ess_threshold * count
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.arguments import positive_integer, whole_numbers
-from nopf.crowd import total
+from nopf.crowd import total, totals
 from nopf.gaussian import is_traced
 from nopf.layout import one_by_one, weighted_sums, written_out
 from nopf.trigonometry import arctan2, cos, elementwise, sin
@@ -110,48 +110,57 @@ class Space(eqx.Module):
         """Euclidean length of the difference, shape `(*shape,)`."""
         return jnp.linalg.norm(self.difference(a, b), axis=-1)
 
-    def mean(
+    def moments(
         self, points: Float[Array, "n d"], weights: Float[Array, " n"], axis: str | None = None
-    ) -> Float[Array, " d"]:
-        """Weighted mean; for angles the direction of the weighted sum of unit vectors.
+    ) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+        """Weighted mean and covariance; the mean of angles is the direction of the weighted sum of
+        unit vectors.
 
         Args:
             points: one row a point.
             weights: non-negative, summing to one.
             axis: of the devices that the points are spread over, if they are.
         """
-        # Twice: far from zero, weights that sum to one only up to rounding would move the mean.
-        centre = weighted_sums(weights, points, axis)
-        mean = centre + weighted_sums(weights, points - centre[None], axis)
+        # The first mean is only near: far from zero, weights that sum to one only up to rounding
+        # would move it. What is missing is summed with the covariance, so that devices exchange
+        # two vectors and no more.
+        index = np.asarray(self.angles, int)
+        angles = [points[:, i] for i in self.angles]
+        waves = [jnp.dot(weights, wave(a)) for wave in (sin, cos) for a in angles]
+        near, *around = totals([weighted_sums(weights, points), *waves], axis)
         if self.angles:
-            index = np.asarray(self.angles)
-            angles = [points[:, i] for i in self.angles]
-            up, along = (
-                total(jnp.stack([jnp.dot(weights, wave(a)) for a in angles]), axis)
-                for wave in (sin, cos)
-            )
-            mean = mean.at[index].set(arctan2(up, along))
-        return mean
+            up, along = jnp.stack(around).reshape(2, -1)
+            near = near.at[index].set(arctan2(up, along))
+        apart = self.difference(points, near[None])
+        sums = [weighted_sums(weights, apart), self._squares(apart, weights)]
+        left, squares = totals(sums, axis)
+        shift = left.at[index].set(0)
+        moved = shift[:, None] * left[None]
+        return near + shift, squares - moved - moved.T + shift[:, None] * shift[None]
+
+    def mean(self, points: Float[Array, "n d"], weights: Float[Array, " n"]) -> Float[Array, " d"]:
+        """The first of the two `moments`."""
+        return self.moments(points, weights)[0]
 
     def covariance(
-        self,
-        points: Float[Array, "n d"],
-        weights: Float[Array, " n"],
-        mean: Float[Array, " d"],
-        axis: str | None = None,
+        self, points: Float[Array, "n d"], weights: Float[Array, " n"], mean: Float[Array, " d"]
     ) -> Float[Array, "d d"]:
-        """Weighted covariance Σ wᵢ δᵢ δᵢᵀ of the wrapped differences δᵢ from `mean`."""
-        delta = self.difference(points, mean[None])
+        """Weighted covariance Σ wᵢ δᵢ δᵢᵀ of the wrapped differences δᵢ from any `mean`."""
+        return self._squares(self.difference(points, mean[None]), weights)
+
+    def _squares(
+        self, apart: Float[Array, "n d"], weights: Float[Array, " n"]
+    ) -> Float[Array, "d d"]:
+        """Σ wᵢ δᵢ δᵢᵀ."""
         if self.size > FEW:
-            return total((weights[:, None] * delta).T @ delta, axis)
+            return (weights[:, None] * apart).T @ apart
         # Written out: with particles innermost, sums of products beat a product of matrices.
-        columns = jnp.unstack(delta, axis=1)
+        columns = jnp.unstack(apart, axis=1)
         entries = [
             [jnp.dot(weights * a, b) for b in columns[: i + 1]] for i, a in enumerate(columns)
         ]
         both = range(self.size)
-        rows = [jnp.stack([entries[max(i, j)][min(i, j)] for j in both]) for i in both]
-        return total(jnp.stack(rows), axis)
+        return jnp.stack([jnp.stack([entries[max(i, j)][min(i, j)] for j in both]) for i in both])
 
     def quantiles(
         self,

@@ -340,9 +340,9 @@ class ParticleEngine(Filter[Particles]):
         if axis is None:
             return belief
         held = {name: getattr(belief, name) for name in ("states", "log_weights", "memory")}
-        log_mass = jax.nn.logsumexp(belief.log_weights)
+        masses = jax.nn.softmax(gathered(jax.nn.logsumexp(belief.log_weights), axis))
         # As many devices as there are if all hold the same; one if one holds everything.
-        even = jnp.exp(2 * log_total(log_mass[None], axis) - log_total(2 * log_mass[None], axis))
+        even = 1 / jnp.sum(masses**2)
         due = even < EVEN * self.particles / self.here
         return belief._replace(**jax.lax.cond(due, lambda: exchange(held, axis), lambda: held))
 

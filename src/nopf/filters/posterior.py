@@ -11,7 +11,7 @@ import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
 from nopf import plots
-from nopf.crowd import log_total, total
+from nopf.crowd import log_total, totals
 from nopf.filters.monitor import VERDICTS, Monitor
 from nopf.gaussian import AnyArray, shown
 from nopf.layout import by_column, weighted_sums
@@ -113,8 +113,7 @@ class Info(NamedTuple):
         space = model.space
         weights = jnp.exp(log_weights - log_total(log_weights, axis))
         points = by_column(jax.vmap(model.expectation)(states))
-        mean = space.mean(points, weights, axis)
-        cov = space.covariance(points, weights, mean, axis)
+        mean, cov = space.moments(points, weights, axis)
         within = model.within(jax.tree.map(lambda leaf: weighted_sums(weights, leaf, axis), states))
         spread = jax.vmap(model.spread)(states)
         if within is not None and spread is not None:
@@ -124,6 +123,8 @@ class Info(NamedTuple):
             deviates = jnp.asarray(scipy.special.ndtri(places), weights.dtype)
             points = points + deviates[:, None] * spread
         std = jnp.sqrt(jnp.diagonal(cov))
+        lost = jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)), jnp.sum(jnp.isnan(log_weights))
+        nan_states, nan_weights = totals(lost, axis)
         return Info(
             mean=mean,
             cov=cov,
@@ -131,8 +132,8 @@ class Info(NamedTuple):
             log_evidence_increment=log_evidence_increment,
             ess=ess,
             collapsed=jnp.asarray(collapsed),
-            nan_states=total(jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)), axis),
-            nan_weights=total(jnp.sum(jnp.isnan(log_weights)), axis),
+            nan_states=nan_states,
+            nan_weights=nan_weights,
         )
 
 

@@ -127,8 +127,7 @@ def summaries(space: Space, drawn: Float[Array, "m t d"], levels: tuple[float, .
     weights = jnp.full(drawn.shape[0], 1 / drawn.shape[0])
 
     def one(points: Float[Array, "m d"]) -> Any:
-        mean = space.mean(points, weights)
-        cov = space.covariance(points, weights, mean)
+        mean, cov = space.moments(points, weights)
         std = jnp.sqrt(jnp.diagonal(cov))
         return mean, cov, space.quantiles(points, weights, levels, mean, std)
 
