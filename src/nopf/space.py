@@ -136,7 +136,9 @@ class Space(eqx.Module):
         left, squares = totals(sums, axis)
         shift = left.at[index].set(0)
         moved = shift[:, None] * left[None]
-        return near + shift, squares - moved - moved.T + shift[:, None] * shift[None]
+        cov = squares - moved - moved.T + shift[:, None] * shift[None]
+        # Of a state in which all points agree nothing is left but rounding, of either sign.
+        return near + shift, jnp.where(jnp.eye(self.size, dtype=bool), jnp.maximum(cov, 0), cov)
 
     def mean(self, points: Float[Array, "n d"], weights: Float[Array, " n"]) -> Float[Array, " d"]:
         """The first of the two `moments`."""
