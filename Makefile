@@ -78,7 +78,7 @@ format: $(READY)
 
 # Compiling takes most of the time of a test run, so XLA does with less optimisation here; test-all
 # compiles as users do.
-QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 test: lint types
 	$(QUICKLY) $(BIN)/python -m pytest
 

@@ -1,20 +1,17 @@
 """Every test runs with shapes checked at run time and silent broadcasting forbidden.
 
-Most of the time of a test run is compiling, and much of what is compiled has been before: by
-another test, by the other process of pytest-xdist, by a command that a test has started. So they
-share what is compiled, in a folder that lasts as long as the run.
+Most of the time of a test run is compiling, and much of what is compiled has been before: by the
+last run, by another test, by the other process of pytest-xdist, by a command that a test has
+started. So what is compiled is kept in the environment's folder, and all of these share it.
 """
 
-import atexit
 import os
-import shutil
-import tempfile
+
+from tests.compiled import UNFINISHED, folder_of_this_run
 
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # Processes started from here inherit it.
-    folder = tempfile.mkdtemp(prefix="nopf-tests-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ |= {
-        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_COMPILATION_CACHE_DIR": str(folder_of_this_run()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
@@ -36,6 +33,7 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 40_000  # Linux lets a process have 65 530 unless told otherwise
 
@@ -52,3 +50,9 @@ def few_compiled_functions():
         eqx.clear_caches()
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Says that what was compiled is whole."""
+    if exitstatus in ENDED and not hasattr(session.config, "workerinput"):
+        Path(os.environ["JAX_COMPILATION_CACHE_DIR"], UNFINISHED).unlink(missing_ok=True)
