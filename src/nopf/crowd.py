@@ -4,7 +4,7 @@ Inside a computation that runs on every device of a mesh (`shard_map`), an array
 holds those of one device. `axis` is the mesh's name for all devices, and None where there is one.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 def total(value: Array, axis: str | None) -> Array:
     """The sum over all devices."""
-    return value if axis is None else _of_all(value, axis, jax.lax.psum, jnp.sum)
+    if axis is None:
+        return value
+    # Between processes on CPUs a sum of more than two numbers waits for the scheduler, four
+    # milliseconds each where a process has one core; letters to all do not.
+    return jax.lax.platform_dependent(
+        value,
+        cpu=lambda value: jnp.sum(_letters(value, axis), axis=0),
+        default=lambda value: jax.lax.psum(value, axis),
+    )
 
 
 def totals(values: Any, axis: str | None) -> Any:
@@ -26,39 +34,65 @@ def totals(values: Any, axis: str | None) -> Any:
     return restored(total(flat, axis))
 
 
-def largest(value: Array, axis: str | None) -> Array:
-    """The largest of all devices."""
-    return value if axis is None else _of_all(value, axis, jax.lax.pmax, jnp.max)
-
-
-def _of_all(value: Array, axis: str, collective: Any, reduction: Any) -> Array:
-    """What a collective gives. Between processes on CPUs those of more than two numbers wait for
-    the scheduler, four milliseconds each where a process has one core; letters to all do not."""
-    return jax.lax.platform_dependent(
-        value,
-        cpu=lambda value: reduction(_letters(value, axis), axis=0),
-        default=lambda value: collective(value, axis),
-    )
-
-
 def _letters(value: Array, axis: str) -> Array:
     """What each device has, on each of them, with a leading axis over devices."""
     copies = jnp.broadcast_to(value, (jax.lax.axis_size(axis), *jnp.shape(value)))
     return jax.lax.all_to_all(copies, axis, split_axis=0, concat_axis=0)
 
 
-def average(tree: Any, axis: str | None) -> Any:
-    """The mean over all devices."""
-    return tree if axis is None else jax.lax.pmean(tree, axis)
+class Sums(NamedTuple):
+    """Of some weights.
+
+    Attributes:
+        largest: log of the largest; −∞ if all are zero.
+        whole: their sum, over the largest.
+        squares: the sum of their squares, over the square of the largest.
+    """
+
+    largest: Float[Array, "*batch"]
+    whole: Float[Array, "*batch"]
+    squares: Float[Array, "*batch"]
+
+    @property
+    def log_total(self) -> Float[Array, "*batch"]:
+        """The log of the sum."""
+        return self.largest + jnp.log(self.whole)
+
+    @property
+    def ess(self) -> Float[Array, "*batch"]:
+        """(Σ w)² / Σ w²; 0 if all are zero."""
+        return self.whole**2 / jnp.where(self.squares > 0, self.squares, 1)
+
+
+def weigh_up(log_weights: Float[Array, "*batch n"], axis: str | None) -> Sums:
+    """Sums of the weights of the particles of all devices, in one exchange.
+
+    The largest is taken off first: log-likelihoods can be so large that their digits end above the
+    decimal point.
+    """
+    top = jax.lax.stop_gradient(jnp.max(log_weights, axis=-1))
+    weights = jnp.exp(log_weights - _or_zero(top)[..., None])
+    whole, squares = jnp.sum(weights, axis=-1), jnp.sum(weights**2, axis=-1)
+    if axis is None:
+        return Sums(top, whole, squares)
+    tops, parts, parts_squared = gathered((top, whole, squares), axis)
+    top = jnp.max(tops, axis=0)
+    scale = jnp.exp(_or_zero(tops) - _or_zero(top)[None])
+    return Sums(top, jnp.sum(parts * scale, axis=0), jnp.sum(parts_squared * scale**2, axis=0))
+
+
+def _or_zero(top: Array) -> Array:
+    return jnp.where(jnp.isfinite(top), top, 0)
 
 
 def log_total(log_values: Float[Array, " n"], axis: str | None) -> Float[Array, ""]:
     """log Σ exp over the particles of all devices; −∞ if all are."""
-    if axis is None:
-        return jax.nn.logsumexp(log_values)
-    top = largest(jnp.max(log_values), axis)
-    safe = jnp.where(jnp.isfinite(top), top, 0)
-    return safe + jnp.log(total(jnp.sum(jnp.exp(log_values - safe)), axis))
+    return jax.nn.logsumexp(log_values) if axis is None else weigh_up(log_values, axis).log_total
+
+
+def average(tree: Any, axis: str | None) -> Any:
+    """The mean over all devices."""
+    return tree if axis is None else jax.lax.pmean(tree, axis)
 
 
 def own_key(key: PRNGKeyArray, axis: str | None) -> PRNGKeyArray:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from nopf.crowd import largest, total, totals
+from nopf.crowd import total, weigh_up
 
 BLOCK = 128
 EXACT = 2**24  # from there on single precision does not hold every whole number
@@ -77,11 +77,7 @@ def effective_sample_size(
         log_weights: need not be normalised.
         axis: of the devices that the particles are spread over, if they are.
     """
-    top = largest(jnp.max(log_weights, axis=-1, keepdims=True), axis)
-    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
-    sums = jnp.sum(weights, axis=-1), jnp.sum(weights**2, axis=-1)
-    whole, squares = totals(sums, axis)
-    return whole**2 / jnp.where(squares > 0, squares, 1)
+    return weigh_up(log_weights, axis).ess
 
 
 def should_resample(
@@ -90,12 +86,11 @@ def should_resample(
     """Whether the effective sample size is below `ess_threshold` · n.
 
     At a threshold of one that is: whenever the weights are not all equal (the paper resamples at
-    every step; with equal weights there is nothing to gain from it).
+    every step; with equal weights there is nothing to gain from it). Each device decides that for
+    itself.
     """
     if ess_threshold >= 1:
-        ends = jnp.stack([jnp.max(log_weights), -jnp.min(log_weights)])
-        top, bottom = largest(ends, axis)
-        return top > -bottom
+        return jnp.max(log_weights) > jnp.min(log_weights)
     count = total(jnp.asarray(log_weights.size), axis)
     return effective_sample_size(log_weights, axis) < ess_threshold * count
 

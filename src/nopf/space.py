@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from nopf.arguments import positive_integer, whole_numbers
-from nopf.crowd import total, totals
+from nopf.crowd import totals
 from nopf.gaussian import is_traced
 from nopf.layout import one_by_one, weighted_sums, written_out
 from nopf.trigonometry import arctan2, cos, elementwise, sin
@@ -171,7 +171,6 @@ class Space(eqx.Module):
         levels: tuple[float, ...],
         mean: Float[Array, " d"],
         std: Float[Array, " d"],
-        axis: str | None = None,
     ) -> Float[Array, "q d"]:
         """Weighted quantiles of every coordinate, in O(n).
 
@@ -180,22 +179,51 @@ class Space(eqx.Module):
         quantiles at p and 1 − p lie within √(1/p) standard deviations of the mean, so the bins need
         to reach no further.
         """
+        histogram = self.histogram(points, weights, levels, mean, std)
+        return self.quantiles_in(histogram, levels, mean, std)
+
+    def histogram(
+        self,
+        points: Float[Array, "n d"],
+        weights: Float[Array, " n"],
+        levels: tuple[float, ...],
+        mean: Float[Array, " d"],
+        std: Float[Array, " d"],
+    ) -> Float[Array, "b d"]:
+        """The weight in each bin, from which `quantiles_in` makes quantiles at these levels. Those
+        of points on several devices add up."""
+        count, reach = _bins(levels)
         if not levels:
             return jnp.zeros((0, self.size), points.dtype)
-        reach = 1.01 * max(np.sqrt(1 / min(p, 1 - p)) for p in levels)
-        count = int(np.ceil(2 * reach / QUANTILE_ERROR))
         scale = jnp.where(std > 0, std, 1.0)
         z = self.difference(points, mean[None]) / scale[None]
         position = (z / reach + 1) * (count / 2)
         bins = jnp.clip(position, 0, count - 1).astype(jnp.int32)
-        columns = np.arange(self.size)[None]
         empty = jnp.zeros((count, self.size), points.dtype)
-        mass = total(empty.at[bins, columns].add(weights[:, None]), axis)
-        cumulative = jnp.cumsum(mass, axis=0)
+        return empty.at[bins, np.arange(self.size)[None]].add(weights[:, None])
 
-        target = jnp.asarray(levels, points.dtype)[:, None] * cumulative[-1:]
+    def quantiles_in(
+        self,
+        mass: Float[Array, "b d"],
+        levels: tuple[float, ...],
+        mean: Float[Array, " d"],
+        std: Float[Array, " d"],
+    ) -> Float[Array, "q d"]:
+        """Quantiles by a `histogram`."""
+        if not levels:
+            return mass
+        count, reach = _bins(levels)
+        columns = np.arange(self.size)[None]
+        cumulative = jnp.cumsum(mass, axis=0)
+        target = jnp.asarray(levels, mass.dtype)[:, None] * cumulative[-1:]
         # The first bin at whose end the cumulative weight reaches the target.
         found = jnp.argmax(cumulative[None] >= target[:, None], axis=1)
         inside, reached = mass[found, columns], cumulative[found, columns]
         end = found + 1 - (reached - target) / jnp.where(inside > 0, inside, 1)
         return self.wrap(mean[None] + std[None] * reach * (end / (count / 2) - 1))
+
+
+def _bins(levels: tuple[float, ...]) -> tuple[int, float]:
+    """How many bins quantiles at these levels take, and how many standard deviations they reach."""
+    reach = 1.01 * max((np.sqrt(1 / min(p, 1 - p)) for p in levels), default=0.0)
+    return int(np.ceil(2 * reach / QUANTILE_ERROR)), reach

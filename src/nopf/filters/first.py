@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.compiling import in_brief
-from nopf.crowd import largest, log_total
+from nopf.crowd import weigh_up
 from nopf.filters.moving import draw_prior, started, white_numbers
 from nopf.layout import by_column
 from nopf.linear import linearise
@@ -99,11 +99,12 @@ def meet(
         number, blocks, level, states, log_weights, log_sum, log_squares = last
         draw_key, resample_key, place_key = jax.random.split(jax.random.fold_in(key, number), 3)
         drawn, drawn_weights = block(draw_key)
+        found = weigh_up(drawn_weights, axis)
         # Log-likelihoods can be so large that their digits end above the decimal point.
-        highest = largest(jnp.max(drawn_weights), axis)
-        level = jnp.where((number < 0) & jnp.isfinite(highest), highest, level)
+        level = jnp.where((number < 0) & jnp.isfinite(found.largest), found.largest, level)
         drawn_weights = drawn_weights - level
-        own_sum, own_squares = log_total(drawn_weights, axis), log_total(2 * drawn_weights, axis)
+        own_sum = found.largest - level + jnp.log(found.whole)
+        own_squares = 2 * (found.largest - level) + jnp.log(found.squares)
         # Those before the first block say how many it takes, and are not used otherwise.
         pilot = number < 0
         needed = jnp.ceil(most / jnp.maximum(_ess(own_sum, own_squares), 1e-3))

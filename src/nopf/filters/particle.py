@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer, share_of_one, yes_or_no
-from nopf.crowd import axis_of, check_mesh, exchange, gathered, largest, log_total, own_key
+from nopf.crowd import axis_of, check_mesh, exchange, gathered, log_total, own_key, weigh_up
 from nopf.filters.checks import check_proposal, check_recover, check_resampling
 from nopf.filters.filter import Filter, Update
 from nopf.filters.first import Opening, meet
@@ -35,7 +35,6 @@ from nopf.model import StateSpaceModel, check_model
 from nopf.proposals import Move, Proposal, TransitionProposal
 from nopf.resampling import (
     Resampling,
-    effective_sample_size,
     indices_at,
     should_resample,
     systematic,
@@ -230,32 +229,30 @@ class ParticleEngine(Filter[Particles]):
     ) -> tuple[Particles, Info]:
         """Takes the observation in, and sums up."""
         axis, ancestors, moved = self.axis, weighed.ancestors, weighed.moved
-        # The largest is taken off first: log-likelihoods can be so large that their digits end
-        # above the decimal point.
-        top = largest(jnp.max(moved.log_weight), axis)
-        collapsed = top == -jnp.inf
+        found = weigh_up(moved.log_weight, axis)
+        collapsed = found.largest == -jnp.inf
 
-        def blind() -> tuple[Any, Any]:
+        def blind() -> tuple[Any, Any, Any]:
             # As if nothing had been observed: what the proposal made of y does not count.
             white = white_numbers(key, self.here, self.model.noise_size)
             move = jax.vmap(self.model.move, in_axes=(0, 0, None))
-            return move(ancestors.states, white, step), ancestors.memory
+            log_weights = ancestors.log_weights - log_total(ancestors.log_weights, axis)
+            return move(ancestors.states, white, step), ancestors.memory, log_weights
 
-        def seen() -> tuple[Any, Any]:
-            return assimilate_all(self.model, key, moved.state, y, step), moved.memory
+        def seen() -> tuple[Any, Any, Any]:
+            log_weights = moved.log_weight - found.largest - jnp.log(found.whole)
+            states = assimilate_all(self.model, key, moved.state, y, step)
+            return states, moved.memory, log_weights
 
-        states, memory = jax.lax.cond(collapsed, blind, seen)
-        relative = jnp.where(collapsed, ancestors.log_weights, moved.log_weight - top)
-        sum_of_all = log_total(relative, axis)
-        log_weights = relative - sum_of_all
-        own_ess = effective_sample_size(log_weights, axis)
-        ess = jnp.where(jnp.isnan(weighed.ess), own_ess, weighed.ess)
+        states, memory, log_weights = jax.lax.cond(collapsed, blind, seen)
+        log_evidence = found.log_total + weighed.level
+        ess = jnp.where(jnp.isnan(weighed.ess), found.ess, weighed.ess)
         info = Info.of_particles(
             self.model,
             states,
             log_weights,
             self.quantiles,
-            log_evidence_increment=jnp.where(collapsed, -jnp.inf, top + sum_of_all + weighed.level),
+            log_evidence_increment=jnp.where(collapsed, -jnp.inf, log_evidence),
             ess=jnp.where(collapsed, 0, ess),
             collapsed=collapsed,
             axis=axis,
@@ -292,10 +289,14 @@ class ParticleEngine(Filter[Particles]):
         positions = jax.random.uniform(jax.random.fold_in(key, 0), (DRAWS,))
         chosen = indices_at(belief.log_weights, positions)
         drawn = jax.tree.map(lambda leaf: leaf[chosen], belief.states)
+        return self._of_all(key, drawn, belief.log_weights)
+
+    def _of_all(self, key: PRNGKeyArray, drawn: Any, log_weights: Float[Array, " n"]) -> Any:
+        """Of draws that each device has made of its own particles, which have these weights, as
+        many draws of all particles."""
         if self.axis is None:
             return drawn
-        # Each device has drawn of its own; which of them counts is chosen by what it holds.
-        mass, drawn = gathered((jax.nn.logsumexp(belief.log_weights), drawn), self.axis)
+        mass, drawn = gathered((jax.nn.logsumexp(log_weights), drawn), self.axis)
         device = indices_at(mass, jax.random.uniform(jax.random.fold_in(key, 2), (DRAWS,)))
         return jax.tree.map(lambda leaf: leaf[device, np.arange(DRAWS)], drawn)
 
@@ -423,20 +424,21 @@ class ParticleFilter(ParticleEngine):
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
-        current = self.ancestors(belief)
         if self.ess_threshold == 0:
-            return current
+            return self.ancestors(belief)
+        belief = self.dealt(belief)
+        current = self.ancestors(belief)
 
         def resampled() -> Ancestors:
-            mixed = self.dealt(belief)
-            chosen, log_weights = self.resample(key, mixed.log_weights)
-            return taken(self.ancestors(mixed), chosen)._replace(log_weights=log_weights)
+            chosen, log_weights = self.resample(key, belief.log_weights)
+            return taken(current, chosen)._replace(log_weights=log_weights)
 
         due = should_resample(belief.log_weights, self.ess_threshold, self.axis)
         return jax.lax.cond(due, resampled, lambda: current)
 
     def _before(self, key: PRNGKeyArray, belief: Particles, ancestors: Ancestors) -> Any:
-        if self.ess_threshold < 1 or self.axis is not None:
+        if self.ess_threshold < 1:
             return super()._before(key, belief, ancestors)
         # Resampled just now: any of them will do.
-        return jax.tree.map(lambda leaf: leaf[self._spread_evenly()], ancestors.states)
+        drawn = jax.tree.map(lambda leaf: leaf[self._spread_evenly()], ancestors.states)
+        return self._of_all(key, drawn, ancestors.log_weights)

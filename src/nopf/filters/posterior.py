@@ -11,7 +11,7 @@ import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
 from nopf import plots
-from nopf.crowd import log_total, totals
+from nopf.crowd import totals
 from nopf.filters.monitor import VERDICTS, Monitor
 from nopf.gaussian import AnyArray, shown
 from nopf.layout import by_column, weighted_sums
@@ -111,7 +111,7 @@ class Info(NamedTuple):
             axis: of the devices that the particles are spread over, if they are.
         """
         space = model.space
-        weights = jnp.exp(log_weights - log_total(log_weights, axis))
+        weights = jnp.exp(log_weights)
         points = by_column(jax.vmap(model.expectation)(states))
         mean, cov = space.moments(points, weights, axis)
         within = model.within(jax.tree.map(lambda leaf: weighted_sums(weights, leaf, axis), states))
@@ -123,12 +123,16 @@ class Info(NamedTuple):
             deviates = jnp.asarray(scipy.special.ndtri(places), weights.dtype)
             points = points + deviates[:, None] * spread
         std = jnp.sqrt(jnp.diagonal(cov))
-        lost = jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)), jnp.sum(jnp.isnan(log_weights))
-        nan_states, nan_weights = totals(lost, axis)
+        counted = (
+            space.histogram(points, weights, levels, mean, std),
+            jnp.sum(jnp.any(~jnp.isfinite(points), axis=1)),
+            jnp.sum(jnp.isnan(log_weights)),
+        )
+        histogram, nan_states, nan_weights = totals(counted, axis)
         return Info(
             mean=mean,
             cov=cov,
-            quantiles=space.quantiles(points, weights, levels, mean, std, axis),
+            quantiles=space.quantiles_in(histogram, levels, mean, std),
             log_evidence_increment=log_evidence_increment,
             ess=ess,
             collapsed=jnp.asarray(collapsed),
