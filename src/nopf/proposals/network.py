@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from nopf.layout import columns_at_once
 from nopf.recipe import Recipe
@@ -172,6 +172,19 @@ class Network(eqx.Module):
             lambda net: [part for norm in net.norms for part in (norm.mean, norm.variance)],
             self,
             [part for pair in moments for part in pair],
+        )
+
+    def with_entries(self, components: int, every: int, kept: Int[np.ndarray, " k"]) -> "Network":
+        """With these entries below the diagonal alone, of as many as there are for each
+        component."""
+        head = self.factor_head
+        size = head.bias.size - components * every
+        below = size + (np.arange(components)[:, None] * every + kept[None]).reshape(-1)
+        columns = np.concatenate([np.arange(size), below])
+        return eqx.tree_at(
+            lambda net: (net.factor_head.weight, net.factor_head.bias),
+            self,
+            (head.weight[:, columns], head.bias[columns]),
         )
 
     def folded(self) -> "Network":

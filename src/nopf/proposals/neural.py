@@ -18,12 +18,12 @@ from nopf.compiling import is_tracing, run_once
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.gaussian import is_traced
 from nopf.model import Particle, StateSpaceModel
-from nopf.proposals.factor import Factor, Product, Triangular, embedded
+from nopf.proposals.factor import Factor, Pairs, Product, Triangular, embedded
 from nopf.proposals.features import Features, blank_features
 from nopf.proposals.fingerprint import differences, fingerprint, shape_of
 from nopf.proposals.law import GaussianLaw, Mixture
 from nopf.proposals.linearised import gauss_newton
-from nopf.proposals.network import Network
+from nopf.proposals.network import Heads, Network
 from nopf.proposals.proposal import Proposal
 from nopf.proposals.seen import Pattern, pair_count, pairs_in, seen_in
 from nopf.recipe import Recipe
@@ -52,6 +52,8 @@ class NeuralProposal(Proposal):
         fingerprint: JSON, what identifies the model that it was trained for.
         pattern: for each noise number the entries of the observation that depend on it; the
             network speaks of those that have any. None for all.
+        pairs: entries of the factor below the diagonal that the network gives, by row and column
+            among the numbers that it speaks of. None for all that the pattern allows.
     """
 
     network: Network
@@ -61,6 +63,7 @@ class NeuralProposal(Proposal):
     recipe: Recipe = eqx.field(static=True)
     fingerprint: str = eqx.field(static=True)
     pattern: Pattern | None = eqx.field(static=True, default=None)
+    pairs: Pairs | None = eqx.field(static=True, default=None)
     idle: bool = eqx.field(static=True, default=False)  # the network is not evaluated
 
     @property
@@ -129,17 +132,10 @@ class NeuralProposal(Proposal):
             base = gauss_newton(model, ancestor, y, step, self.recipe.iterations, self.pattern)
             if self.idle:
                 return law(*base), []
-        observed = ~jnp.isnan(y)
-        informed = jnp.any(observed) if self.features.masks else jnp.all(observed)
-        predicted = model.skeleton(ancestor, step)
-        heads, moments = self.network(self.features(model, predicted, y, step), axis)
-        neutral = (0.0, 1.0, 0.0, 0.0)
-        *numbers, choice = (
-            jnp.where(informed, head, nothing) for head, nothing in zip(heads, neutral, strict=True)
-        )
+        (*numbers, choice), moments = self.heads(model, ancestor, y, step, axis)
 
         def corrected(shift: Array, diagonal: Array, below: Array) -> GaussianLaw:
-            factor = Triangular(diagonal, below, pairs_in(self.pattern, shift.size))
+            factor = Triangular(diagonal, below, self.pairs_of(shift.size))
             if base is None:
                 return law(shift, factor)
             centre, root = base
@@ -149,6 +145,39 @@ class NeuralProposal(Proposal):
             return corrected(*numbers), moments
         parts = jax.vmap(corrected)(*(head.reshape(choice.size, -1) for head in numbers))
         return Mixture(choice, parts), moments
+
+    def heads(
+        self,
+        model: StateSpaceModel,
+        ancestor: Particle,
+        y: Float[Array, " m"],
+        step: Step,
+        axis: str | None = None,
+    ) -> tuple[Heads, Any]:
+        """What the network gives, and its running moments if it is trained over the batch `axis`.
+        Where nothing is observed that it could go by, its base stays as it is."""
+        observed = ~jnp.isnan(y)
+        informed = jnp.any(observed) if self.features.masks else jnp.all(observed)
+        predicted = model.skeleton(ancestor, step)
+        heads, moments = self.network(self.features(model, predicted, y, step), axis)
+        mean, diagonal, below, choice = (
+            jnp.where(informed, head, nothing)
+            for head, nothing in zip(heads, (0.0, 1.0, 0.0, 0.0), strict=True)
+        )
+        return (mean, diagonal, below, choice), moments
+
+    def pairs_of(self, size: int) -> Pairs:
+        """Which entries below the diagonal a factor of this size has."""
+        return pairs_in(self.pattern, size) if self.pairs is None else self.pairs
+
+    def with_pairs(self, pairs: Pairs) -> "NeuralProposal":
+        """With these entries below the diagonal alone; the others are taken for zero."""
+        components = self.recipe.components or 1
+        size = self.network.mean_head.bias.size // components
+        every = self.pairs_of(size)
+        kept = np.asarray([every.index(pair) for pair in pairs], int)
+        network = self.network.with_entries(components, len(every), kept)
+        return dataclasses.replace(self, network=network, pairs=pairs)
 
     def plot_history(self) -> np.ndarray:
         """Draws the training curve: losses, and the held-out effective sample size (needs the
@@ -170,6 +199,7 @@ class NeuralProposal(Proposal):
             "controls": self.control_size,
             "points": len(self.history),
             "pattern": self.pattern,
+            "pairs": self.pairs,
         }
         write_arrays(path, KIND, header, named_leaves(self))
 
@@ -224,6 +254,7 @@ def untrained(
     steps: Step,
     key: PRNGKeyArray,
     pattern: Pattern | None = None,
+    pairs: Pairs | None = None,
 ) -> NeuralProposal:
     """A proposal that equals its base, with features that are not scaled yet.
 
@@ -233,6 +264,7 @@ def untrained(
         steps: the times and controls that it shall be trained for.
         key: random key of the weights.
         pattern: where each noise number shows, if that is known.
+        pairs: entries below the diagonal, if not all that the pattern allows.
     """
     controls = 0 if steps.control is None else steps.control.shape[1]
     features, count = blank_features(identity, recipe, controls)
@@ -242,14 +274,16 @@ def untrained(
     size = noise_size if sees is None else len(sees)
     # JAX compiles nothing apart while it traces.
     network = Network if is_tracing() else run_once(Network)
+    entries = pair_count(pattern, size) if pairs is None else len(pairs)
     return NeuralProposal(
-        network=network(count, size, pair_count(pattern, size), recipe, key),
+        network=network(count, size, entries, recipe, key),
         features=features,
         steps=steps,
         history=np.zeros((0, 4)),
         recipe=recipe,
         fingerprint=json.dumps(identity),
         pattern=pattern,
+        pairs=pairs,
     )
 
 
@@ -280,13 +314,20 @@ def _described(header: dict[str, Any]) -> NeuralProposal:
             for entry in _list("pattern", row):
                 _check_whole("pattern", entry, 0, max(noise_size, observations) - 1)
         pattern = tuple(tuple(row) for row in pattern)
+    pairs = header.get("pairs")
+    if pairs is not None:
+        for pair in _list("pairs", pairs):
+            _check_whole("pairs", len(_list("pairs", pair)), 2, 2)
+            _check_whole("pairs", pair[0], 1, noise_size - 1)
+            _check_whole("pairs", pair[1], 0, pair[0] - 1)
+        pairs = tuple(tuple(pair) for pair in pairs)
     steps = Step(
         jnp.zeros(horizon, jnp.int32),
         jnp.zeros(horizon),
         jnp.zeros(horizon),
         None if controls is None else jnp.zeros((horizon, controls)),
     )
-    blank = untrained(identity, recipe, steps, jax.random.key(0), pattern)
+    blank = untrained(identity, recipe, steps, jax.random.key(0), pattern, pairs)
     history = np.broadcast_to(0.0, (points, 4))  # takes no room
     return dataclasses.replace(blank, network=blank.network.folded(), history=history)
 

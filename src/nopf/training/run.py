@@ -33,6 +33,7 @@ from nopf.training.checkpoint import read_checkpoint, write_checkpoint
 from nopf.training.descent import descend, make_optimiser
 from nopf.training.objective import Conditions, Scores, as_tuples, score, simulate_tuples
 from nopf.training.progress import Progress
+from nopf.training.pruning import pruned
 from nopf.training.scaling import fit_features
 
 TUPLES = 1024  # of a gradient step, where the recipe does not say
@@ -223,9 +224,11 @@ class Trainer:
 
     def proposal(self, run: Run) -> NeuralProposal:
         """What the filter gets."""
-        return eqx.tree_at(
+        proposal = eqx.tree_at(
             lambda p: (p.network, p.history), self.blank, (self.kept(run).folded(), run.history)
         )
+        # The published network has all entries.
+        return proposal if self.recipe.batch_norm else pruned(proposal, self.model, self.held_out)
 
     def kept(self, run: Run) -> Network:
         """The network that the recipe keeps."""
