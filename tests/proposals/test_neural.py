@@ -368,11 +368,11 @@ def test_a_header_that_does_not_fit_is_refused(kept, tmp_path, monkeypatch):
             accepted.append((part, name, value))
     for part, name, value in accepted:
         same = value == (header if part is None else header[part])[name]
-        none_will_do = value is None and name in ("components", "pattern")
+        none_will_do = value is None and name in ("components", "pattern", "pairs")
         free = name in UNUSED or (part, name) == ("recipe", "name")
         assert same or none_will_do or free, (part, name, value)
     assert {name for _, name, _ in accepted} >= UNUSED  # those are not refused for fun
-    for name in header.keys() - {"pattern"}:
+    for name in header.keys() - {"pattern", "pairs"}:
         content = {key: value for key, value in header.items() if key != name}
         write_arrays(file, "nopf proposal", content, arrays)
         assert name in outcome(file)
