@@ -1,0 +1,193 @@
+"""What the numbers of a benchmark amount to, in sentences that are computed from them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nopf.benchmarks import BENCHMARKS
+from nopf.benchmarks.results import POSITION, Row
+from nopf.benchmarks.tables import RATES, TARGET, Table, leaders, seeds_in_words, tabulate
+from nopf.catalogue import LABELS, WORDS
+from nopf.report.numbers import counts, main_particles
+
+BASELINE = "bpf"
+SAME = 1.02  # errors are the same to the reader if one is at most so many times the other
+TOO_SURE = 0.5  # of the steps: less coverage of a 90 % region is named
+# What each column of a table says, in plain words.
+TOLD = {
+    "nmse": "Squared error of the means of all states, relative to the size of the true states.",
+    "pnll": "How improbable the next measurement was to the filter: minus the logarithm of its "
+    "predicted density.",
+    "es": "Energy score: how far the filter's distribution is from the truth, in all states "
+    "together. It counts being too sure as well as being off.",
+    "ess": "Effective sample size: how many of the particles count after one measurement. It does "
+    "not know what earlier steps have lost.",
+    "wt": "Seconds to filter one series, without compilation and training.",
+    "made": "Distance from the truth to the nearest particle, whatever that weighs.",
+    "picp": "How often the truth lies in the region that should hold it in 90 % of the steps. Less "
+    "means that the filter is too sure of itself.",
+    "position": "Root mean square distance of the mean from the true position, over all steps.",
+    "draws_rate": "How many independent draws of the posterior would give means as good, per "
+    "second of filtering: what a second buys. Median over states and steps.",
+    "worst_rate": "The same for the state that is known worst.",
+}
+
+
+class Verdict(NamedTuple):
+    """What a page says first.
+
+    Attributes:
+        headline: one sentence.
+        basis: what it rests on.
+        points: which filter is best for what.
+    """
+
+    headline: str
+    basis: str
+    points: list[str]
+
+
+def verdict(rows: Sequence[Row]) -> Verdict:
+    """Sums up the rows of one benchmark, of all numbers of particles."""
+    case = BENCHMARKS[rows[0]["benchmark"]]
+    usual = [row for row in rows if row["particles"] == main_particles(case, rows)]
+    table = tabulate(usual)
+    return Verdict(*_headline(rows, table), _points(table, usual))
+
+
+def _headline(rows: Sequence[Row], table: Table) -> tuple[str, str]:
+    """The nearest filter beside the bootstrap filter, in metres where there is a place."""
+    metric = POSITION if any(POSITION in row for row in rows) else "es"
+    errors = {short: _by_seed(rows, short, table.particles, metric) for short in table.entries}
+    errors = {short: own for short, own in errors.items() if own and None not in own.values()}
+    if not errors:
+        return "These filters were not scored.", ""
+    best = _nearest(table, metric, errors)
+    many = f"{table.particles:,}"
+    n = seeds_in_words(len(errors[best]))
+    drawn = (
+        f"{LABELS[best]}: {WORDS[best]}. Mean over {n} of the root mean square error, all steps"
+        if metric == POSITION
+        else f"{LABELS[best]}: {WORDS[best]}. Mean over {n}"
+    )
+    basis = f"{drawn}; {LABELS[best]} {_range(errors[best], metric)}"
+    who = f"With {many} particles nopf ({LABELS[best]})"
+    if best == BASELINE:
+        who = f"With {many} particles the bootstrap filter"
+    if metric == POSITION:
+        said = f"{who} knows the position to {_words(errors[best], metric)}"
+    else:
+        said = f"{who} has an energy score of {_words(errors[best], metric)}"
+    if best == BASELINE or BASELINE not in errors:
+        return f"{said}.", f"{basis}."
+    said += f"; the bootstrap filter with the same particles to {_words(errors[BASELINE], metric)}"
+    if metric != POSITION:
+        said = said.replace(" to ", " ")
+    basis += f", BPF {_range(errors[BASELINE], metric)}."
+    more, how = _factor(rows, table.particles, float(np.mean(list(errors[best].values()))), metric)
+    return f"{said}{more}.", f"{basis}{how}"
+
+
+def _nearest(table: Table, metric: str, errors: dict[str, dict[int, float]]) -> str:
+    """The best; of those that cannot be told from it, that with most draws per second, where these
+    were measured."""
+    best = min(errors, key=lambda short: float(np.mean(list(errors[short].values()))))
+    even = [short for short in leaders(metric, dict(errors)) if best in errors] or [best]
+    rates = {short: table.entries[short].get("draws_rate") for short in even}
+    known = {short: entry.mean for short, entry in rates.items() if entry is not None}
+    return max(known, key=lambda short: known[short]) if known else best
+
+
+def _factor(rows: Sequence[Row], own: int, error: float, metric: str) -> tuple[str, str]:
+    """How many more particles the bootstrap filter needs for the same, as far as that was tried."""
+    tried = {
+        n: float(np.mean(list(found.values())))
+        for n in counts(rows)
+        if n > own and (found := _by_seed(rows, BASELINE, n, metric))
+    }
+    if not tried:
+        return "", ""
+    enough = [n for n in tried if all(tried[m] <= SAME * error for m in tried if m >= n)]
+    what = "; ".join(f"with {n:,} {_length(tried[n], metric)}" for n in tried)
+    how = f" BPF {what}. “The same” is an error at most {SAME - 1:.0%} larger."
+    if enough:
+        return f", and needs about {min(enough) / own:.0f} times as many for the same", how
+    return f", and needs more than {max(tried) / own:.0f} times as many for the same", how
+
+
+def _by_seed(rows: Sequence[Row], short: str, particles: int, metric: str) -> dict[int, float]:
+    return {
+        row["seed"]: row.get(metric)
+        for row in rows
+        if (row["filter"], row["particles"]) == (short, particles) and row.get(metric) is not None
+    }
+
+
+def _words(errors: dict[int, float], metric: str) -> str:
+    return _length(float(np.mean(list(errors.values()))), metric)
+
+
+def _range(errors: dict[int, float], metric: str) -> str:
+    values = list(errors.values())
+    if len(values) < 2:
+        return "has one seed only"
+    return f"from {_length(min(values), metric)} to {_length(max(values), metric)}"
+
+
+def _length(value: float, metric: str) -> str:
+    if metric != POSITION:
+        return f"{value:.3g}"
+    return f"{100 * value:.1f} cm" if value < 0.2 else f"{100 * value:.0f} cm"
+
+
+def _points(table: Table, rows: Sequence[Row]) -> list[str]:
+    """Which filter is best for what; a difference that may be an accident is not told."""
+    few = min(table.seeds.values())
+    if few < 2:
+        return ["One seed only: which filter is best cannot be told from chance."]
+    found = []
+    for metric, what in [
+        (POSITION, "Nearest to the true position"),
+        ("es", "Nearest to the truth in all states (energy score)"),
+        ("ess", "Most particles that count (ESS)"),
+        ("draws_rate", "Most independent draws per second"),
+        ("wt", "Fastest"),
+    ]:
+        of = {
+            short: (row[metric].mean, row[metric].leading)
+            for short, row in table.entries.items()
+            if metric in row and row[metric] is not None
+        }
+        if len(of) < 2:
+            continue
+        ahead = [short for short, (_, leading) in of.items() if leading]
+        if not ahead:
+            found.append(f"{what}: {seeds_in_words(few)} cannot tell.")
+            continue
+        up = metric == "ess" or metric in RATES
+        ahead.sort(key=lambda short: -of[short][0] if up else of[short][0])
+        names = ", ".join(f"{LABELS[short]} ({_amount(metric, of[short][0])})" for short in ahead)
+        others = [short for short in of if short not in ahead]
+        next_best = (max if up else min)(others, key=lambda short: of[short][0])
+        rest = f"then {LABELS[next_best]} ({_amount(metric, of[next_best][0])})"
+        found.append(f"{what}: {names}; {rest}.")
+    sure = [
+        f"{LABELS[short]} ({row['picp'].mean:.0%} of the steps)"
+        for short, row in table.entries.items()
+        if row["picp"] is not None and row["picp"].mean < TOO_SURE
+    ]
+    if sure:
+        found.append(
+            f"Too sure of itself, where {TARGET:.0%} of the steps should have the truth in the "
+            f"filter's region: {', '.join(sure)}."
+        )
+    return found
+
+
+def _amount(metric: str, value: float) -> str:
+    if metric == POSITION:
+        return _length(value, metric)
+    if metric == "wt":
+        return f"{value:.3g} s a run"
+    return f"{value:.0f}" if metric == "ess" or metric in RATES else f"{value:.3g}"
