@@ -242,7 +242,7 @@ def tabulate(rows: Sequence[Row], window: str = "all") -> Table:
     ((benchmark, particles),) = benchmarks
     filters = [short for short in NAMES if any(row["filter"] == short for row in rows)]
     seeds = {short: sum(row["filter"] == short for row in rows) for short in filters}
-    names = [*METRICS, *([POSITION] if any(POSITION in row for row in rows) else ())]
+    names = [*([POSITION] if any(POSITION in row for row in rows) else ()), *METRICS]
     names += RATES if any("draws" in row for row in rows) else ()
     values = {
         (short, metric): [_value(row, metric) for row in rows if row["filter"] == short]

@@ -5,7 +5,18 @@
   const drawn = new Map(); // plot → function that draws it in the current colours
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const colour = (name) => (name === "kf" ? css("--ink") : data.colours[name]);
+  const isDark = () =>
+    matchMedia("(prefers-color-scheme: dark)").matches &&
+    !document.documentElement.classList.contains("paper");
+  // On dark paper halfway to white, so that the dark ones of the catalogue are seen.
+  const lighter = (hex) =>
+    "#" + hex.slice(1).match(/../g)
+      .map((part) => Math.round((parseInt(part, 16) + 255) / 2).toString(16).padStart(2, "0"))
+      .join("");
+  const colour = (name) => {
+    if (name === "kf") return css("--ink");
+    return isDark() ? lighter(data.colours[name]) : data.colours[name];
+  };
   const layout = (more) => {
     const axis = { gridcolor: css("--line"), zeroline: false, linecolor: css("--line") };
     const { xaxis, yaxis, ...rest } = more;

@@ -81,10 +81,11 @@ def _headline(rows: Sequence[Row], table: Table) -> tuple[str, str]:
         said = f"{who} has an energy score of {_words(errors[best], metric)}"
     if best == BASELINE or BASELINE not in errors:
         return f"{said}.", f"{basis}."
-    said += f"; the bootstrap filter with the same particles to {_words(errors[BASELINE], metric)}"
-    if metric != POSITION:
-        said = said.replace(" to ", " ")
+    to = "to " if metric == POSITION else ""
+    said += f"; the bootstrap filter with as many {to}{_words(errors[BASELINE], metric)}"
     basis += f", BPF {_range(errors[BASELINE], metric)}."
+    if not leaders(metric, {short: dict(errors[short]) for short in (best, BASELINE)}):
+        return f"{said}; {n} cannot tell that from chance.", basis
     more, how = _factor(rows, table.particles, float(np.mean(list(errors[best].values()))), metric)
     return f"{said}{more}.", f"{basis}{how}"
 
@@ -93,7 +94,7 @@ def _nearest(table: Table, metric: str, errors: dict[str, dict[int, float]]) -> 
     """The best; of those that cannot be told from it, that with most draws per second, where these
     were measured."""
     best = min(errors, key=lambda short: float(np.mean(list(errors[short].values()))))
-    even = [short for short in leaders(metric, dict(errors)) if best in errors] or [best]
+    even = leaders(metric, dict(errors)) or [best]
     rates = {short: table.entries[short].get("draws_rate") for short in even}
     known = {short: entry.mean for short, entry in rates.items() if entry is not None}
     return max(known, key=lambda short: known[short]) if known else best
@@ -109,7 +110,7 @@ def _factor(rows: Sequence[Row], own: int, error: float, metric: str) -> tuple[s
     if not tried:
         return "", ""
     enough = [n for n in tried if all(tried[m] <= SAME * error for m in tried if m >= n)]
-    what = "; ".join(f"with {n:,} {_length(tried[n], metric)}" for n in tried)
+    what = ", ".join(f"with {n:,}: {_length(tried[n], metric)}" for n in tried)
     how = f" BPF {what}. “The same” is an error at most {SAME - 1:.0%} larger."
     if enough:
         return f", and needs about {min(enough) / own:.0f} times as many for the same", how
