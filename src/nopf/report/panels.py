@@ -43,6 +43,12 @@ class Shown:
         return np.asarray(self.posterior.times, np.float64)
 
     @property
+    def span(self) -> tuple[float, float]:
+        """First and last time, the forecast's too."""
+        last = self.posterior if self.forecast is None else self.forecast
+        return float(self.times[0]), float(last.times[-1])
+
+    @property
     def most(self) -> int:
         """Points a line: the more lines, the fewer."""
         states, seen = len(self.posterior.state_names), self.posterior.observations.shape[-1]
@@ -59,7 +65,7 @@ def states(shown: Shown) -> str:
     """Means and bands, truth and smoothed path, and the forecast."""
     posterior, plots = shown.posterior, shown.plots
     names, most = list(posterior.state_names), shown.most
-    figure = stacked(names, [150.0] * len(names))
+    figure = stacked(names, [150.0] * len(names), shown.span)
     time = thin(shown.times, most)
     mean, low, high = bands(posterior)
     for i, name in enumerate(names):
@@ -105,7 +111,7 @@ def deviations(shown: Shown) -> str:
     in units of the state's usual standard deviation: here bands can be seen."""
     posterior, plots, most = shown.posterior, shown.plots, shown.most
     names = list(posterior.state_names)
-    figure = stacked(names, [120.0] * len(names))
+    figure = stacked(names, [120.0] * len(names), shown.span)
     time = thin(shown.times, most)
     mean, low, high = bands(posterior)
     std = np.asarray(posterior.std, np.float64)
@@ -135,7 +141,7 @@ def measurements(shown: Shown) -> tuple[str, int]:
     if apart.shape != seen.shape:  # The filter was asked for no health.
         apart = np.full(seen.shape, np.nan)
     titles = [t for name in posterior.observation_names for t in (name, f"{name}: deviation")]
-    figure = stacked(titles, [120.0, 70.0] * seen.shape[1])
+    figure = stacked(titles, [120.0, 70.0] * seen.shape[1], shown.span)
     count = 0
     for j in range(seen.shape[1]):
         row = 2 * j + 1
@@ -177,7 +183,7 @@ def signs(shown: Shown) -> str:
         "drift": posterior.drift,
     }
     known = {name: values for name, values in found.items() if values is not None}
-    figure = stacked(list(known), [120.0] * len(known))
+    figure = stacked(list(known), [120.0] * len(known), shown.span)
     for row, (name, values) in enumerate(known.items(), 1):
         spikes = extremes(shown.times, np.asarray(values, np.float64), most)
         figure.add_trace(plots.line(*spikes, line={"color": GREY, "width": 1.2}), row=row, col=1)

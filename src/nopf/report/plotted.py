@@ -58,8 +58,14 @@ class Plots:
         return go.Scatter(meta=[self.array(x), self.array(y)], **look)
 
 
-def stacked(titles: list[str], heights: list[float]) -> go.Figure:
-    """Panels one below the other that share the time."""
+def stacked(titles: list[str], heights: list[float], span: tuple[float, float]) -> go.Figure:
+    """Panels one below the other that share the time.
+
+    Args:
+        titles: one a panel.
+        heights: in pixels.
+        span: first and last time, the same for all plots of a page.
+    """
     total = sum(heights) + 34 * len(titles) + 70
     figure = make_subplots(
         rows=len(titles),
@@ -78,6 +84,7 @@ def stacked(titles: list[str], heights: list[float]) -> go.Figure:
         plot_bgcolor=NOTHING,
         hovermode="closest",
     )
+    figure.update_xaxes(range=list(span))
     figure.update_xaxes(title_text="time", row=len(titles))
     return figure
 

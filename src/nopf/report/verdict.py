@@ -57,64 +57,104 @@ def verdict(rows: Sequence[Row]) -> Verdict:
 
 
 def _headline(rows: Sequence[Row], table: Table) -> tuple[str, str]:
-    """The nearest filter beside the bootstrap filter, in metres where there is a place."""
-    metric = POSITION if any(POSITION in row for row in rows) else "es"
-    errors = {short: _by_seed(rows, short, table.particles, metric) for short in table.entries}
-    errors = {short: own for short, own in errors.items() if own and None not in own.values()}
-    if not errors:
+    """The nearest filter beside the bootstrap filter: by its position where there is a place and
+    the two can be told apart by that, else by all states."""
+    found = [_compared(rows, table, metric) for metric in (POSITION, "es")]
+    scored = [one for one in found if one is not None]
+    if not scored:
         return "These filters were not scored.", ""
-    best = _nearest(table, metric, errors)
-    many = f"{table.particles:,}"
-    n = seeds_in_words(len(errors[best]))
-    drawn = (
-        f"{LABELS[best]}: {WORDS[best]}. Mean over {n} of the root mean square error, all steps"
-        if metric == POSITION
-        else f"{LABELS[best]}: {WORDS[best]}. Mean over {n}"
-    )
-    basis = f"{drawn}; {LABELS[best]} {_range(errors[best], metric)}"
-    who = f"With {many} particles nopf ({LABELS[best]})"
-    if best == BASELINE:
-        who = f"With {many} particles the bootstrap filter"
-    if metric == POSITION:
-        said = f"{who} knows the position to {_words(errors[best], metric)}"
-    else:
-        said = f"{who} has an energy score of {_words(errors[best], metric)}"
+    one = next((one for one in scored if one.apart), scored[0])
+    best, metric, errors = one.best, one.metric, one.errors
+    name = "the bootstrap filter" if best == BASELINE else f"nopf ({LABELS[best]})"
+    said = f"With {table.particles:,} particles {name} "
+    said += "knows the position to " if metric == POSITION else "is off by "
+    said += _length(one.mean(best), metric)
+    said += "" if metric == POSITION else " in all states together (energy score)"
+    seeds = seeds_in_words(len(errors[best]))
+    how = "Root mean square error of all steps, m" if metric == POSITION else "M"
+    basis = f"{LABELS[best]}: {WORDS[best]}. {how}ean over {seeds}: "
+    basis += f"{LABELS[best]} {_range(errors[best], metric)}"
     if best == BASELINE or BASELINE not in errors:
         return f"{said}.", f"{basis}."
-    to = "to " if metric == POSITION else ""
-    said += f"; the bootstrap filter with as many {to}{_words(errors[BASELINE], metric)}"
-    basis += f", BPF {_range(errors[BASELINE], metric)}."
-    if not leaders(metric, {short: dict(errors[short]) for short in (best, BASELINE)}):
-        return f"{said}; {n} cannot tell that from chance.", basis
-    more, how = _factor(rows, table.particles, float(np.mean(list(errors[best].values()))), metric)
+    basis += f", {LABELS[BASELINE]} {_range(errors[BASELINE], metric)}."
+    said += "; the bootstrap filter with as many "
+    said += "to " if metric == POSITION else "by "
+    said += _length(one.mean(BASELINE), metric)
+    if not one.apart:
+        return f"{said}; {seeds} cannot tell that from chance.", basis
+    more, how = _factor(rows, table.particles, one)
+    if one is not scored[0]:
+        first = scored[0]
+        how += f" By the position alone ({_length(first.mean(first.best), POSITION)} and "
+        how += f"{_length(first.mean(BASELINE), POSITION)}) {seeds} cannot tell them apart."
     return f"{said}{more}.", f"{basis}{how}"
 
 
-def _nearest(table: Table, metric: str, errors: dict[str, dict[int, float]]) -> str:
+class Compared(NamedTuple):
+    """The nearest filter by one metric.
+
+    Attributes:
+        metric: its name.
+        best: the filter.
+        errors: of all filters, by seed.
+        apart: whether it can be told from the bootstrap filter.
+    """
+
+    metric: str
+    best: str
+    errors: dict[str, dict[int, float]]
+    apart: bool
+
+    def mean(self, short: str) -> float:
+        """Of a filter, over the seeds."""
+        return float(np.mean(list(self.errors[short].values())))
+
+
+def _compared(rows: Sequence[Row], table: Table, metric: str) -> Compared | None:
     """The best; of those that cannot be told from it, that with most draws per second, where these
-    were measured."""
+    were measured. None if no filter has this metric."""
+    found = {short: _by_seed(rows, short, table.particles, metric) for short in table.entries}
+    errors = {short: own for short, own in found.items() if own}
+    if not errors:
+        return None
     best = min(errors, key=lambda short: float(np.mean(list(errors[short].values()))))
-    even = leaders(metric, dict(errors)) or [best]
+    even = leaders(metric, {short: dict(own) for short, own in errors.items()}) or [best]
     rates = {short: table.entries[short].get("draws_rate") for short in even}
     known = {short: entry.mean for short, entry in rates.items() if entry is not None}
-    return max(known, key=lambda short: known[short]) if known else best
+    best = max(known, key=lambda short: known[short]) if known else best
+    pair = {short: dict(errors[short]) for short in (best, BASELINE) if short in errors}
+    return Compared(metric, best, errors, best != BASELINE and leaders(metric, pair) == [best])
 
 
-def _factor(rows: Sequence[Row], own: int, error: float, metric: str) -> tuple[str, str]:
-    """How many more particles the bootstrap filter needs for the same, as far as that was tried."""
-    tried = {
-        n: float(np.mean(list(found.values())))
-        for n in counts(rows)
-        if n > own and (found := _by_seed(rows, BASELINE, n, metric))
-    }
-    if not tried:
+def _factor(rows: Sequence[Row], own: int, one: Compared) -> tuple[str, str]:
+    """How many more particles the bootstrap filter needs for the same, as far as that was tried,
+    on the seeds that were."""
+    ratios, said = {}, []
+    for n in (n for n in counts(rows) if n > own):
+        tried = _by_seed(rows, BASELINE, n, one.metric)
+        shared = [seed for seed in tried if seed in one.errors[one.best]]
+        if shared:
+            near, reached = (
+                float(np.mean([by_seed[seed] for seed in shared]))
+                for by_seed in (one.errors[one.best], tried)
+            )
+            ratios[n] = reached / near
+            said.append(
+                f"with {n:,} particles {_length(reached, one.metric)}, "
+                f"{LABELS[one.best]} {_length(near, one.metric)} on the same "
+                f"{seeds_in_words(len(shared))}"
+            )
+    if not ratios:
         return "", ""
-    enough = [n for n in tried if all(tried[m] <= SAME * error for m in tried if m >= n)]
-    what = ", ".join(f"with {n:,}: {_length(tried[n], metric)}" for n in tried)
-    how = f" BPF {what}. “The same” is an error at most {SAME - 1:.0%} larger."
-    if enough:
-        return f", and needs about {min(enough) / own:.0f} times as many for the same", how
-    return f", and needs more than {max(tried) / own:.0f} times as many for the same", how
+    how = f" {LABELS[BASELINE]} {'; '.join(said)}. “The same” is at most {SAME - 1:.0%} more."
+    enough = [n for n in ratios if all(ratios[m] <= SAME for m in ratios if m >= n)]
+    if not enough:
+        factor = f"more than {max(ratios) / own:.0f} times"
+    else:
+        below = max([n for n in ratios if n < min(enough)], default=own)
+        upto = f"{min(enough) / own:.0f} times"
+        factor = f"at most {upto}" if below == own else f"between {below / own:.0f} and {upto}"
+    return f", and needs {factor} as many for the same", how
 
 
 def _by_seed(rows: Sequence[Row], short: str, particles: int, metric: str) -> dict[int, float]:
@@ -123,10 +163,6 @@ def _by_seed(rows: Sequence[Row], short: str, particles: int, metric: str) -> di
         for row in rows
         if (row["filter"], row["particles"]) == (short, particles) and row.get(metric) is not None
     }
-
-
-def _words(errors: dict[int, float], metric: str) -> str:
-    return _length(float(np.mean(list(errors.values()))), metric)
 
 
 def _range(errors: dict[int, float], metric: str) -> str:
