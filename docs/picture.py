@@ -19,7 +19,7 @@ from nopf.plots import ellipse
 
 PARTICLES, SEED = 1000, 0
 SHOWN = 250  # particles of a panel
-CLOSE = 0.75  # metres around the truth, in the panels below
+CLOSE = (0.9, 0.6)  # metres around the truth, in the panels below
 FILTERS = {"bpf": ("bootstrap", "#FF8A3D"), "mlpf": ("nopf, marginalised", "#4FC3F7")}
 # One dark card, so that it is legible on light pages as on dark ones.
 LEGEND = (
@@ -79,17 +79,18 @@ def frame(t: int, truth: np.ndarray, landmarks: object, found: dict) -> Image.Im
             panel.plot(*mean[: t + 1].T, "-", color=colour, lw=1.6, label="estimate")
             panel.plot(*outline.T, color=colour, lw=1.2, ls=":")
             panel.plot(*truth[t], "*", color=INK, ms=13, mec=PAPER)
-            panel.set_aspect("equal", adjustable="datalim")
+            panel.set_aspect("equal")
             if row == 0:
-                panel.set_xlim(-5.2, 5.2)
-                panel.set_ylim(-4.6, 4.0)
-                box = np.array([[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]]) * CLOSE
+                panel.set_xlim(-6.0, 6.0)
+                panel.set_ylim(-4.3, 3.7)
+                corners = [[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]]
+                box = np.array(corners) * np.array(CLOSE)[:, None]
                 panel.plot(*(truth[t][:, None] + box), color=FAINT, lw=0.8)
                 words = f"{name}, {PARTICLES} particles"
                 panel.set_title(words, color=colour, fontsize=13, fontweight="bold")
             else:
-                panel.set_xlim(truth[t, 0] - CLOSE, truth[t, 0] + CLOSE)
-                panel.set_ylim(truth[t, 1] - CLOSE, truth[t, 1] + CLOSE)
+                panel.set_xlim(truth[t, 0] - CLOSE[0], truth[t, 0] + CLOSE[0])
+                panel.set_ylim(truth[t, 1] - CLOSE[1], truth[t, 1] + CLOSE[1])
                 words = f"position error so far: {100 * error:.0f} cm"
                 panel.set_title(words, color=INK, fontsize=12)
             look(panel)

@@ -6,7 +6,7 @@ import functools
 import importlib.resources
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -294,7 +294,7 @@ def published() -> dict[tuple[str, str, str], tuple[float, float]]:
     }
 
 
-def leaders(metric: str, values: dict[str, dict[int, float | None]]) -> list[str]:
+def leaders(metric: str, values: Mapping[str, Mapping[int, Any]]) -> list[str]:
     """The best by a metric and those that cannot be told from it, in the order of `values`; none
     if no filter can be told from the best.
 

@@ -31,10 +31,9 @@ def against_particles(
     """
     found = []
     for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
-        column = [
-            row.get(metric) for row in rows if (row["filter"], row["particles"]) == (short, n)
-        ]
-        if any(value is None for value in column):
+        own = [row for row in rows if (row["filter"], row["particles"]) == (short, n)]
+        column: list[float] = [row[metric] for row in own if row.get(metric) is not None]
+        if len(column) < len(own):
             continue
         std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
         mean = float(np.mean(column))

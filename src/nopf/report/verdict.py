@@ -118,11 +118,11 @@ def _compared(rows: Sequence[Row], table: Table, metric: str) -> Compared | None
     if not errors:
         return None
     best = min(errors, key=lambda short: float(np.mean(list(errors[short].values()))))
-    even = leaders(metric, {short: dict(own) for short, own in errors.items()}) or [best]
+    even = leaders(metric, errors) or [best]
     rates = {short: table.entries[short].get("draws_rate") for short in even}
     known = {short: entry.mean for short, entry in rates.items() if entry is not None}
     best = max(known, key=lambda short: known[short]) if known else best
-    pair = {short: dict(errors[short]) for short in (best, BASELINE) if short in errors}
+    pair = {short: errors[short] for short in (best, BASELINE) if short in errors}
     return Compared(metric, best, errors, best != BASELINE and leaders(metric, pair) == [best])
 
 
@@ -159,7 +159,7 @@ def _factor(rows: Sequence[Row], own: int, one: Compared) -> tuple[str, str]:
 
 def _by_seed(rows: Sequence[Row], short: str, particles: int, metric: str) -> dict[int, float]:
     return {
-        row["seed"]: row.get(metric)
+        row["seed"]: float(row[metric])
         for row in rows
         if (row["filter"], row["particles"]) == (short, particles) and row.get(metric) is not None
     }
@@ -192,9 +192,9 @@ def _points(table: Table, rows: Sequence[Row]) -> list[str]:
         ("wt", "Fastest"),
     ]:
         of = {
-            short: (row[metric].mean, row[metric].leading)
+            short: (entry.mean, entry.leading)
             for short, row in table.entries.items()
-            if metric in row and row[metric] is not None
+            if (entry := row.get(metric)) is not None
         }
         if len(of) < 2:
             continue
@@ -210,9 +210,9 @@ def _points(table: Table, rows: Sequence[Row]) -> list[str]:
         rest = f"then {LABELS[next_best]} ({_amount(metric, of[next_best][0])})"
         found.append(f"{what}: {names}; {rest}.")
     sure = [
-        f"{LABELS[short]} ({row['picp'].mean:.0%} of the steps)"
+        f"{LABELS[short]} ({entry.mean:.0%} of the steps)"
         for short, row in table.entries.items()
-        if row["picp"] is not None and row["picp"].mean < TOO_SURE
+        if (entry := row["picp"]) is not None and entry.mean < TOO_SURE
     ]
     if sure:
         found.append(
