@@ -17,6 +17,8 @@ def look_at_all(browser):
     for tab in browser.find_elements("css selector", ".tab") or [None]:
         if tab is not None:
             tab.click()
+            wait(browser, f"location.hash === {json.dumps(tab.get_property('hash'))}")
+            wait(browser, "document.querySelector('.tab[aria-current]').hash === location.hash")
         for plot in browser.find_elements("css selector", ".plot"):
             browser.execute_script("arguments[0].scrollIntoView()", plot)
     wait(browser, "[...document.querySelectorAll('.plot')].every((p) => p.data !== undefined)")
