@@ -86,6 +86,7 @@ class Listing:
         label: for tables and legends.
         colour: for figures and pages.
         make: makes it.
+        words: what is particular to it, for whoever does not know the label.
         recipe: how its proposal is trained; None if it learns nothing. Filters with the same recipe
             share a trained proposal.
         settings: what its numbers depend on, beside model, data, particles and proposal.
@@ -96,6 +97,7 @@ class Listing:
     label: str
     colour: str
     make: Make
+    words: str = ""
     recipe: RecipeName | None = None
     settings: Callable[[Tuning], dict[str, Any]] = _nothing
     marginal: bool = False
@@ -124,21 +126,41 @@ def _marginalised(model: StateSpaceModel) -> StateSpaceModel:
 CATALOGUE: dict[str, Listing] = {
     listing.name: listing
     for listing in (
-        Listing("kf", "KF", "#000000", lambda m, n, t, p: KalmanFilter(m, n)),
-        Listing("enkf", "EnKF", "#E69F00", lambda m, n, t, p: EnsembleKalmanFilter(m, n)),
+        Listing(
+            "kf",
+            "KF",
+            "#000000",
+            lambda m, n, t, p: KalmanFilter(m, n),
+            words="exact, for linear models with Gaussian noise",
+        ),
+        Listing(
+            "enkf",
+            "EnKF",
+            "#E69F00",
+            lambda m, n, t, p: EnsembleKalmanFilter(m, n),
+            words="the ensemble Kalman filter: no weights, one Gaussian for all",
+        ),
         Listing(
             "enkf-paper",
             "EnKF (plain means)",
             "#F5CF87",
             lambda m, n, t, p: EnsembleKalmanFilter(m, n, circular=False),
+            words="the ensemble Kalman filter with plain means of angles, as published",
         ),
-        Listing("bpf", "BPF", "#D55E00", lambda m, n, t, p: ParticleFilter(m, None, n)),
+        Listing(
+            "bpf",
+            "BPF",
+            "#D55E00",
+            lambda m, n, t, p: ParticleFilter(m, None, n),
+            words="the bootstrap filter: particles move as the model says and are weighed",
+        ),
         Listing(
             "apf",
             "APF",
             "#B59B00",
             lambda m, n, t, p: AuxiliaryFilter(m, None, n, defensive=t.ancestor_share),
             settings=lambda t: {"ancestor_share": t.ancestor_share},
+            words="the bootstrap filter with ancestors chosen by a look ahead",
         ),
         Listing(
             "upf",
@@ -146,6 +168,7 @@ CATALOGUE: dict[str, Listing] = {
             "#999999",
             lambda m, n, t, p: ParticleFilter(m, UnscentedProposal(t.stand_in_noise), n),
             settings=lambda t: {"stand_in_noise": t.stand_in_noise},
+            words="an unscented Kalman filter for each particle",
         ),
         Listing(
             "nupf",
@@ -153,6 +176,7 @@ CATALOGUE: dict[str, Listing] = {
             "#A65628",
             lambda m, n, t, p: ParticleFilter(m, NudgedProposal(n, t.eta), n),
             settings=lambda t: {"eta": t.eta},
+            words="the bootstrap filter with particles pushed towards the measurement",
         ),
         Listing(
             "ispf",
@@ -160,9 +184,14 @@ CATALOGUE: dict[str, Listing] = {
             "#009E73",
             lambda m, n, t, p: ParticleFilter(m, InnerSamplingProposal(), n),
             settings=lambda t: {"candidates": InnerSamplingProposal().candidates},
+            words="many candidates for each particle, one of them kept",
         ),
         Listing(
-            "opf", "OPF", "#56B4E9", lambda m, n, t, p: ParticleFilter(m, OptimalProposal(), n)
+            "opf",
+            "OPF",
+            "#56B4E9",
+            lambda m, n, t, p: ParticleFilter(m, OptimalProposal(), n),
+            words="the best proposal there is, for linear measurements",
         ),
         Listing(
             "lpf",
@@ -170,6 +199,7 @@ CATALOGUE: dict[str, Listing] = {
             "#CC79A7",
             lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
             settings=_linearised,
+            words="particles drawn where the linearised measurement points",
         ),
         Listing(
             "alpf",
@@ -177,6 +207,7 @@ CATALOGUE: dict[str, Listing] = {
             "#7F406A",
             lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
             settings=_linearised,
+            words="the same as LPF, with ancestors chosen by a look ahead",
         ),
         Listing(
             "lpf-prior",
@@ -184,6 +215,7 @@ CATALOGUE: dict[str, Listing] = {
             "#E3B5CF",
             lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n, first_step=False),
             settings=_iterations,
+            words="the same as LPF, with the first particles drawn from the prior",
         ),
         Listing(
             "nopf",
@@ -192,6 +224,7 @@ CATALOGUE: dict[str, Listing] = {
             lambda m, n, t, p: ParticleFilter(m, p, n),
             recipe="fast",
             settings=_first_step,
+            words="particles drawn by a trained network",
         ),
         Listing(
             "anopf",
@@ -200,6 +233,7 @@ CATALOGUE: dict[str, Listing] = {
             lambda m, n, t, p: AuxiliaryFilter(m, p, n),
             recipe="fast",
             settings=_first_step,
+            words="the same as NOPF, with ancestors chosen by a look ahead",
         ),
         Listing(
             "nopf-paper",
@@ -207,6 +241,7 @@ CATALOGUE: dict[str, Listing] = {
             "#9467BD",
             lambda m, n, t, p: ParticleFilter(m, p, n),
             recipe="paper",
+            words="a network trained by the published recipe",
         ),
         Listing(
             "mbpf",
@@ -214,6 +249,7 @@ CATALOGUE: dict[str, Listing] = {
             "#F4A582",
             lambda m, n, t, p: ParticleFilter(m, None, n),
             marginal=True,
+            words="what is linear is solved exactly, the rest moves as the model says",
         ),
         Listing(
             "mlpf",
@@ -222,6 +258,7 @@ CATALOGUE: dict[str, Listing] = {
             lambda m, n, t, p: ParticleFilter(m, LinearisedProposal(), n),
             settings=_linearised,
             marginal=True,
+            words="what is linear is solved exactly, the rest drawn where the measurement points",
         ),
         Listing(
             "malpf",
@@ -230,6 +267,7 @@ CATALOGUE: dict[str, Listing] = {
             lambda m, n, t, p: AuxiliaryFilter(m, LinearisedProposal(), n),
             settings=_linearised,
             marginal=True,
+            words="the same as MLPF, with ancestors chosen by a look ahead",
         ),
         Listing(
             "mnopf",
@@ -239,11 +277,13 @@ CATALOGUE: dict[str, Listing] = {
             recipe="marginal",
             settings=_first_step,
             marginal=True,
+            words="what is linear is solved exactly, the rest drawn by a trained network",
         ),
     )
 }
 NAMES = tuple(CATALOGUE)
 LEARNED = tuple(name for name, listing in CATALOGUE.items() if listing.recipe is not None)
+WORDS = {name: listing.words for name, listing in CATALOGUE.items()}
 LABELS = {name: listing.label for name, listing in CATALOGUE.items()}
 COLOURS = {name: listing.colour for name, listing in CATALOGUE.items()}
 

@@ -45,6 +45,7 @@ from nopf.likelihood import (
     make_likelihood,
 )
 from nopf.noise import Noise, NoiseOfState, NoiseOfStep
+from nopf.plots import plane_of
 from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step, make_steps, regular_step
@@ -89,6 +90,8 @@ class StateSpaceModel(eqx.Module):
         observation_names: one name a coordinate, as the columns of recordings are called; `y0, y1,
             …` if left out.
         control_names: the same for `step.control`, for models that read it.
+        plane: the two states that are a place, for maps: `("x", "y")`; found by their names if left
+            out.
         origin: where coordinates far from zero are counted from, by the names of states and of
             observations: `{"north": 5e6, "gps_north": 5e6}`. The prior and all functions of the
             model count from there. Observations are given as they are and estimates come as they
@@ -106,6 +109,7 @@ class StateSpaceModel(eqx.Module):
     state_names: tuple[str, ...] = eqx.field(static=True)
     observation_names: tuple[str, ...] = eqx.field(static=True)
     control_names: tuple[str, ...] = eqx.field(static=True)
+    plane: tuple[str, str] | None = eqx.field(static=True)
     dt: float = eqx.field(static=True)
     reads_control: bool = eqx.field(static=True)
     ignores_control: bool = eqx.field(static=True)  # for certain; False if that cannot be seen
@@ -128,6 +132,7 @@ class StateSpaceModel(eqx.Module):
         observation_angles: Sequence[str | int] | str | int = (),
         observation_names: Sequence[str] | None = None,
         control_names: Sequence[str] | None = None,
+        plane: Sequence[str] | None = None,
         origin: Mapping[str, float] | None = None,
         dt: float | int = 1.0,
     ):
@@ -137,6 +142,10 @@ class StateSpaceModel(eqx.Module):
         size = state_size(prior)
         self.state_names = check_names(state_names, size, "state_names", "x")
         state_angles = check_angles("state_angles", state_angles, self.state_names)
+        self.plane = None
+        if plane is not None:
+            across, up = plane_of(self.state_names, plane)
+            self.plane = self.state_names[across], self.state_names[up]
         self.dt = finite_number(dt, "dt")
         if self.dt <= 0:
             raise ValueError(f"dt: expected a positive number, got {shown(dt)}")

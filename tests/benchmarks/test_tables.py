@@ -46,6 +46,35 @@ def test_mean_spread_and_the_best_two():
     assert picp == {"bpf": 0, "enkf": 1, "nopf": 2}
 
 
+def test_leading_are_the_best_and_what_cannot_be_told_from_it():
+    """Seed by seed: what varies with the data alone tells nothing, and hides nothing."""
+    data = [0.0, 5.0, 10.0, 15.0]  # how hard the seeds are
+
+    def column(short, *apart, **numbers):
+        errors = [d + a for d, a in zip(data, apart, strict=True)]
+        return [row(short, seed, es=e, **numbers) for seed, e in enumerate(errors)]
+
+    best = column("nopf", 1.0, 1.1, 0.9, 1.0, wt=1.0)
+    even = column("lpf", 1.3, 0.8, 1.2, 0.9, wt=1.0)
+    worse = column("bpf", 1.5, 1.4, 1.6, 1.5, wt=1.0)
+    table = tabulate(best + even + worse)
+    assert {short for short, own in table.entries.items() if own["es"].leading} == {"nopf", "lpf"}
+    assert not any(own["wt"].leading for own in table.entries.values())  # all are the same
+    assert not any(own["es"].leading for own in tabulate(best + even).entries.values())
+    # One seed tells nothing.
+    assert not any(own["es"].leading for own in tabulate([best[0], worse[0]]).entries.values())
+
+
+def test_coverage_leads_when_it_is_near_nine_tenths():
+    """On either side: 0.89 and 0.91 are nearer than 1."""
+    columns = {"nopf": (0.89, 0.90), "lpf": (0.91, 0.93), "bpf": (1.0, 1.0), "enkf": (0.5, 0.52)}
+    table = tabulate(
+        [row(short, seed, picp=p) for short, own in columns.items() for seed, p in enumerate(own)]
+    )
+    leading = {short for short, own in table.entries.items() if own["picp"].leading}
+    assert leading == {"nopf", "lpf"}
+
+
 def test_one_seed_has_no_spread():
     table = tabulate(ROWS[:1])
     assert math.isnan(table.entries["enkf"]["es"].std)

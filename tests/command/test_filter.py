@@ -15,6 +15,7 @@ from tests import geo, recordings
 from tests.command.calling import invoke
 from tests.command.calling import nopf as nopf_process
 from tests.recordings import GOOD, MODEL
+from tests.report.pages import unpacked
 
 
 @pytest.fixture
@@ -75,8 +76,9 @@ def test_truth_says_how_near_and_the_page_has_a_verdict(folder):
     assert said["truth"]["x"]["rows"] == 200
     assert said["verdict"] in ("trust it", "look here", "do not trust it")
     page = (folder / "p.html").read_text()
-    for part in (f"{said['verdict'].capitalize()}.</strong>", '"landmarks"', '"truth"', "90 % ell"):
-        assert part in page
+    assert f">{said['verdict'].capitalize()}.</p>" in page
+    (drawn,) = [plot for plot in unpacked(page, "plots")["plots"] if plot["kind"] == "map"]
+    assert {"landmarks", "truth", "90 % ellipses"} <= {line["name"] for line in drawn["data"]}
     done = invoke(*given, "--particles", 300)
     assert "x: RMSE " in done.output
     assert f": {said['verdict']}" in done.output

@@ -46,6 +46,11 @@ class Benchmark:
         return self.plane if self.height is None else (*self.plane, self.height)
 
     @property
+    def has_place(self) -> bool:
+        """Whether the states that pictures show are a place, in metres."""
+        return self.plane == ("x", "y")
+
+    @property
     def shown_indices(self) -> list[int]:
         """Which coordinates of the state these are."""
         return [self.model.state_names.index(name) for name in self.shown]

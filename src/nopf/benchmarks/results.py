@@ -30,6 +30,7 @@ SCORES = tuple(name for name in METRICS if name != "wt")  # averages over steps
 COLUMNS = ("benchmark", "filter", "seed", "particles", *METRICS, "log_evidence")
 WINDOWS = {"all": 0, "paper": 1}  # the first step that a metric counts
 DRAWS = ("draws", "draws_worst")  # further columns, of runs that were repeated
+POSITION = "position"  # a further column, of benchmarks with a place
 FORMAT = 2
 TRAINING_SEED = 0
 KIND = "nopf trace"
@@ -233,11 +234,12 @@ class Results:
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> None:
-    """Rows with the columns of `COLUMNS`, and those of `DRAWS` if there are any; an empty field
-    where there is no number."""
+    """Rows with the columns of `COLUMNS`, and `POSITION` and those of `DRAWS` if there are any; an
+    empty field where there is no number."""
     text = io.StringIO()
     rows = list(rows)
-    columns = [*COLUMNS, *(name for name in DRAWS if any(name in row for row in rows))]
+    further = (name for name in (POSITION, *DRAWS) if any(name in row for row in rows))
+    columns = [*COLUMNS, *further]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -349,6 +351,8 @@ def _checked_row(file: Path, cell: Cell, row: Any) -> Row:
     right["ess_path"] = "ess_path" in row and (
         row["ess_path"] is None or _is_path(row["ess_path"], horizon)
     )
+    if POSITION in row:
+        right[POSITION] = _is_number(row[POSITION])
     if "repeats" in row or any(name in row for name in DRAWS):
         right["repeats"] = _is_count(row.get("repeats"))
         seconds = row.get("run_seconds")

@@ -20,6 +20,7 @@ from nopf.benchmarks.cluster import Job, Outcome, RunAll, on_cluster
 from nopf.benchmarks.results import (
     COLUMNS,
     DRAWN,
+    POSITION,
     SCORES,
     TRAINING_SEED,
     WINDOWS,
@@ -206,6 +207,8 @@ def run_cell(cell: Cell, proposal: bytes | None) -> tuple[Row, Trace | None]:
         "ess_path": None if posterior.ess is None else _rounded(posterior.ess),
         "evidence_path": _rounded(posterior.log_evidence_increment),
     }
+    if case.has_place:
+        more[POSITION] = _position_error(case, posterior, path)
     if cell.repeats > 1 and not exact:
         more |= _draws(flt, path.observations, filter_key, cell.repeats)
     trace = _trace(case, posterior, path) if cell.seed == 0 else None
@@ -229,6 +232,12 @@ def _draws(flt: Filter, ys: Any, key: Any, repeats: int) -> dict[str, Any]:
         "run_seconds": seconds,
         "repeats": repeats,
     }
+
+
+def _position_error(case: Benchmark, posterior: Posterior, path: Trajectories) -> float:
+    """Root mean square distance of the posterior mean from the true place, over all steps."""
+    apart = (np.asarray(posterior.mean) - np.asarray(path.states))[:, case.shown_indices]
+    return float(np.sqrt(np.mean(np.sum(np.square(apart, dtype=np.float64), axis=1))))
 
 
 def _finite(value: float | None) -> float | None:

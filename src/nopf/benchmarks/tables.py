@@ -6,17 +6,18 @@ import functools
 import importlib.resources
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.results import METRICS, Row
+from nopf.benchmarks.results import METRICS, POSITION, Row
 from nopf.catalogue import LABELS, NAMES
 
 TARGET = 0.9  # of the joint coverage
 BEST = 2
+CLEARLY = 2  # standard errors
 PUBLISHED_SEEDS = 10
 TITLES = {
     "nmse": "NMSE ↓",
@@ -26,7 +27,8 @@ TITLES = {
     "wt": "WT [s] ↓",
     "made": "MADE ↓",
     "picp": "Joint PICP → 0.9",
-    "draws_rate": "Draws a second ↑",
+    "position": "Position error [m] ↓",
+    "draws_rate": "Draws per second ↑",
     "worst_rate": "of the worst state ↑",
 }
 RATES = {"draws_rate": "draws", "worst_rate": "draws_worst"}
@@ -39,12 +41,15 @@ class Entry:
     Attributes:
         mean, std: over the seeds; the standard deviation is NaN for a single seed.
         rank: 0 for the best of the column.
+        leading: whether it is the best of the column, or cannot be told from it, and some other
+            can: the difference, seed by seed, is more than `CLEARLY` times its standard error.
         published: the paper's mean and standard deviation, if it has them.
     """
 
     mean: float
     std: float
     rank: int = 0
+    leading: bool = False
     published: tuple[float, float] | None = None
 
     @property
@@ -218,7 +223,7 @@ def words_of(metric: str, entry: Entry | None, against_paper: bool = False) -> s
         return "–"
 
     def pair(mean: float, std: float) -> str:
-        digits = {"ess": 1, "draws_rate": 0, "worst_rate": 0}.get(metric, 4)
+        digits = {"ess": 1, "draws_rate": 0, "worst_rate": 0, POSITION: 3}.get(metric, 4)
         return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
 
     words = pair(entry.mean, entry.std)
@@ -237,7 +242,8 @@ def tabulate(rows: Sequence[Row], window: str = "all") -> Table:
     ((benchmark, particles),) = benchmarks
     filters = [short for short in NAMES if any(row["filter"] == short for row in rows)]
     seeds = {short: sum(row["filter"] == short for row in rows) for short in filters}
-    names = [*METRICS, *(RATES if any("draws" in row for row in rows) else ())]
+    names = [*([POSITION] if any(POSITION in row for row in rows) else ()), *METRICS]
+    names += RATES if any("draws" in row for row in rows) else ()
     values = {
         (short, metric): [_value(row, metric) for row in rows if row["filter"] == short]
         for short in filters
@@ -250,6 +256,14 @@ def tabulate(rows: Sequence[Row], window: str = "all") -> Table:
         }
         for short in filters
     }
+    for metric in names:
+        by_seed = {
+            short: {row["seed"]: _value(row, metric) for row in rows if row["filter"] == short}
+            for short in ranks[metric]
+        }
+        for short in leaders(metric, by_seed):
+            entry = entries[short][metric]
+            entries[short][metric] = entry and dataclasses.replace(entry, leading=True)
     if particles == BENCHMARKS[benchmark].particles:
         for short, row in entries.items():
             for metric, entry in row.items():
@@ -260,7 +274,7 @@ def tabulate(rows: Sequence[Row], window: str = "all") -> Table:
 
 def _value(row: Row, metric: str) -> float | None:
     if metric not in RATES:
-        return row[metric]
+        return row[metric] if metric in METRICS else row.get(metric)
     draws = row.get(RATES[metric])
     return None if draws is None else draws / row["run_seconds"]
 
@@ -280,12 +294,47 @@ def published() -> dict[tuple[str, str, str], tuple[float, float]]:
     }
 
 
+def leaders(metric: str, values: Mapping[str, Mapping[int, Any]]) -> list[str]:
+    """The best by a metric and those that cannot be told from it, in the order of `values`; none
+    if no filter can be told from the best.
+
+    Args:
+        metric: its name.
+        values: by filter, then by seed.
+    """
+    known = {short: own for short, own in values.items() if own and _known(own.values())}
+    if not known:
+        return []
+    costs = {
+        short: dict(zip(own, _costs(metric, list(own.values())), strict=True))
+        for short, own in known.items()
+    }
+    best = min(costs, key=lambda short: float(np.mean(list(costs[short].values()))))
+
+    def told(short: str) -> bool:
+        shared = [seed for seed in costs[best] if seed in costs[short]]
+        if len(shared) < 2:
+            return False
+        apart = np.array([costs[short][seed] - costs[best][seed] for seed in shared])
+        error = float(np.std(apart, ddof=1)) / math.sqrt(len(shared))
+        return bool(np.mean(apart) > CLEARLY * error)
+
+    found = [short for short in costs if not told(short)]
+    return found if len(found) < len(costs) else []
+
+
+def _costs(metric: str, column: Sequence[Any]) -> np.ndarray:
+    """The lower their mean, the better."""
+    values = np.array(column, np.float64)
+    if metric == "picp":  # Of both sides, that on which the mean is.
+        return math.copysign(1, float(np.mean(values)) - TARGET) * (values - TARGET)
+    return -values if metric in ("ess", *RATES) else values
+
+
 def _rank(metric: str, values: dict[str, list[Any]]) -> dict[str, int]:
     def cost(short: str) -> float:
-        mean = float(np.mean(values[short]))
-        upwards = {name: -mean for name in ("ess", *RATES)}
-        cost = (upwards | {"picp": abs(mean - TARGET)}).get(metric, mean)
-        return math.inf if math.isnan(cost) else cost
+        mean = float(np.mean(_costs(metric, values[short])))
+        return math.inf if math.isnan(mean) else mean
 
     known = [short for short, column in values.items() if _known(column)]
     return {short: rank for rank, short in enumerate(sorted(known, key=cost))}

@@ -421,7 +421,9 @@ def _draw(request: Request, recording: Recording, posterior: Posterior, plot: Pa
         from nopf.report.estimates import About, estimates_page
 
         about = About(request.target, Path(request.source).name, request.short)
-        page = estimates_page(posterior, about, recording.truth, request.landmarks)
+        page = estimates_page(
+            posterior, about, recording.truth, request.landmarks, model=request.model
+        )
         write_whole(plot, page.encode())
     else:
         from nopf.report.figures import estimate_figure, save

@@ -32,15 +32,21 @@ def report_command(
     check_pictures()
     from nopf.report.drawing import draw_all
     from nopf.report.page import page
+    from nopf.report.verdict import verdict
 
     results = _results(folder)
     target = folder / "report.html" if out is None else out
     check_writable(target, "--out")
     write_whole(target, page(results).encode())
     drawn = draw_all(results, folder / "figures", figures) if figures else []
+    rows = {name: results.rows(name) for name in results.benchmarks()}
+    said = {name: verdict(own).headline for name, own in rows.items() if own}
     if as_json:
-        print(json.dumps({"page": str(target), "figures": [str(file) for file in drawn]}))
+        shown = {"page": str(target), "figures": [str(file) for file in drawn], "headlines": said}
+        print(json.dumps(shown))
         return
+    for name, headline in said.items():
+        print(f"{name}: {headline}")
     print(f"{target}: open it in a browser ({target.stat().st_size / 1e6:.1f} MB, no network)")
     if drawn:
         print(f"{len(drawn)} figures in {folder / 'figures'}")

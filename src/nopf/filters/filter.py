@@ -456,6 +456,7 @@ def _posterior(
         tails=flt.model.likelihood.tails,
         recover=flt.drawn_anew,
         particle_count=None if infos.ess is None else getattr(flt, "particles", None),
+        plane=flt.model.whole.plane,
     )
 
 

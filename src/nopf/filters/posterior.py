@@ -163,6 +163,7 @@ class Posterior(eqx.Module):
         tails: the model's `robust=`.
         recover: the filter's `recover=`.
         particle_count: how many particles the filter had; None if it has none.
+        plane: the model's `plane=`: the two states that are a place.
     """
 
     info: Info
@@ -179,6 +180,7 @@ class Posterior(eqx.Module):
     tails: Tails | None = None
     recover: float | None = eqx.field(static=True, default=None)
     particle_count: int | None = eqx.field(static=True, default=None)
+    plane: tuple[str, str] | None = eqx.field(static=True, default=None)
 
     def __repr__(self) -> str:
         """One line: how long, how many states, how many particles count, how many warnings."""
@@ -325,8 +327,8 @@ class Posterior(eqx.Module):
         """Draws the path in the plane, with ellipses that hold 90 % (needs the `plots` extra).
 
         Args:
-            plane: the two states that are a place; found by their names (x and y, east and north,
-                …) if left out.
+            plane: the two states that are a place; those of the model, or found by their names (x
+                and y, east and north, …) if left out.
             truth: `(T, d)` true states, or what `nopf.simulate` gave.
             landmarks: `(k, 2)` places to mark.
             ax: axes of matplotlib to draw on; new ones if left out.
@@ -335,7 +337,8 @@ class Posterior(eqx.Module):
             the axes.
         """
         check_one_series(self, "plot_map")
-        found, states = plots.plane_of(self.state_names, plane), plots.truth_of(self, truth)
+        found = plots.plane_of(self.state_names, plane or self.plane)
+        states = plots.truth_of(self, truth)
         panel = plots.new_axes(1, 6.5, 6.0)[0] if ax is None else ax
         plots.draw_map(panel, self, found, states, landmarks)
         return panel

@@ -8,17 +8,11 @@ import zlib
 
 # Plotly as text is 5 MB of a page; packed it is 2, and every browser of the last years unpacks it.
 UNPACK = """
-const unpacked = async (packed) => {
+const unpacked = async (id) => {
+  const packed = document.getElementById(id).textContent;
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).text();
-};
-const draw = async () => {
-  (0, eval)(await unpacked(document.getElementById("plotly").textContent));
-  for (const place of document.querySelectorAll(".plot")) {
-    const { data, layout, settings } = JSON.parse(place.nextElementSibling.textContent);
-    await Plotly.newPlot(place, data, layout, settings);
-  }
 };
 """
 
@@ -46,10 +40,15 @@ def asset(name: str) -> str:
     return importlib.resources.files("nopf.report").joinpath(name).read_text()
 
 
+def packed(name: str, text: str) -> str:
+    """A text for a page to unpack with `UNPACK`, by its name. Packed letters end no script."""
+    letters = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return f'<script type="text/plain" id="{name}">{letters}</script>'
+
+
 @functools.cache
 def packed_plotly() -> str:
-    """Plotly, for a page to unpack with `UNPACK`."""
+    """Plotly, as "plotly"."""
     from plotly.offline import get_plotlyjs  # not all pages have plots
 
-    packed = base64.b64encode(zlib.compress(get_plotlyjs().encode(), 9)).decode()
-    return f'<script type="text/plain" id="plotly">{packed}</script>'
+    return packed("plotly", get_plotlyjs())

@@ -24,9 +24,10 @@ from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
     ess_over_time,
-    shade,
 )
 from nopf.simulate import Trajectories
+
+LEADING = "#B5D4EC"
 
 
 def save(figure: Figure, file: str | os.PathLike[str]) -> None:
@@ -203,15 +204,15 @@ def _snapshot_legend(case: Benchmark, ellipses: bool) -> list[Any]:
 
 
 def table_figure(table: Table) -> Figure:
-    """A table as a picture, darker where better."""
+    """A table as a picture; the best of a column is shaded where it can be told from others."""
     figure, ((panel,),) = _panels(1, 1, 13, 0.42 * len(table.entries) + 0.9)
     panel.axis("off")
     words = [
         [words_of(metric, entry) for metric, entry in row.items()] for row in table.entries.values()
     ]
     colours = [
-        [mpl.colormaps["Blues"](0.55 * shade(table, short, metric)) for metric in table.metrics()]
-        for short in table.entries
+        [LEADING if entry is not None and entry.leading else "white" for entry in row.values()]
+        for row in table.entries.values()
     ]
     drawn = panel.table(
         cellText=words,

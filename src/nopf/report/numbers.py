@@ -5,25 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from nopf.benchmarks.benchmark import Benchmark
-from nopf.benchmarks.results import Row
-from nopf.benchmarks.tables import Table
+from nopf.benchmarks.results import POSITION, Row
 
-LOGARITHMIC = ("nmse", "es", "ess", "wt", "made")
+LOGARITHMIC = ("nmse", "es", "ess", "wt", "made", POSITION)
 
 
 def main_particles(case: Benchmark, rows: Sequence[Row]) -> int:
-    """The number of particles to show: the paper's, or the largest there is."""
-    counts = {row["particles"] for row in rows}
-    return case.particles if case.particles in counts else max(counts)
+    """The number of particles to show: that with which most filters ran; of several, the paper's,
+    or the largest."""
+    filters = {n: {row["filter"] for row in rows if row["particles"] == n} for n in counts(rows)}
+    return max(filters, key=lambda n: (len(filters[n]), n == case.particles, n))
 
 
-def shade(table: Table, short: str, metric: str) -> float:
-    """1 for the best of a column, 0 for the worst, by rank."""
-    entry = table.entries[short][metric]
-    others = sum(row[metric] is not None for row in table.entries.values())
-    if entry is None or others < 2:
-        return 0.0
-    return 1 - entry.rank / (others - 1)
+def counts(rows: Sequence[Row]) -> list[int]:
+    """The numbers of particles of these rows, in order."""
+    return sorted({row["particles"] for row in rows})
 
 
 def against_particles(
@@ -35,8 +31,9 @@ def against_particles(
     """
     found = []
     for n in sorted({row["particles"] for row in rows if row["filter"] == short}):
-        column = [row[metric] for row in rows if (row["filter"], row["particles"]) == (short, n)]
-        if any(value is None for value in column):
+        own = [row for row in rows if (row["filter"], row["particles"]) == (short, n)]
+        column: list[float] = [row[metric] for row in own if row.get(metric) is not None]
+        if len(column) < len(own):
             continue
         std = float(np.std(column, ddof=1)) if len(column) > 1 else 0.0
         mean = float(np.mean(column))

@@ -1,10 +1,22 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+(async () => {
+  const data = JSON.parse(await unpacked("data"));
+  (0, eval)(await unpacked("plotly"));
   const drawn = new Map(); // plot → function that draws it in the current colours
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const colour = (name) => (name === "kf" ? css("--ink") : data.colours[name]);
+  const isDark = () =>
+    matchMedia("(prefers-color-scheme: dark)").matches &&
+    !document.documentElement.classList.contains("paper");
+  // On dark paper halfway to white, so that the dark ones of the catalogue are seen.
+  const lighter = (hex) =>
+    "#" + hex.slice(1).match(/../g)
+      .map((part) => Math.round((parseInt(part, 16) + 255) / 2).toString(16).padStart(2, "0"))
+      .join("");
+  const colour = (name) => {
+    if (name === "kf") return css("--ink");
+    return isDark() ? lighter(data.colours[name]) : data.colours[name];
+  };
   const layout = (more) => {
     const axis = { gridcolor: css("--line"), zeroline: false, linecolor: css("--line") };
     const { xaxis, yaxis, ...rest } = more;
@@ -39,24 +51,31 @@
 
   function cloud(div, bench, name) {
     const view = bench.clouds;
+    const own = view.filters[name];
+    const soFar = (path, k) => [path[0].slice(0, k + 1), path[1].slice(0, k + 1)];
     const frame = (k) => {
-      const own = view.filters[name];
       const traces = [
         own.proposed[k], own.kept[k],
-        [view.truth[0].slice(0, k + 1), view.truth[1].slice(0, k + 1)],
-        [[view.truth[0][k]], [view.truth[1][k]]],
+        soFar(view.truth, k), [[view.truth[0][k]], [view.truth[1][k]]],
+        soFar(own.mean, k), own.ellipses[k],
       ];
-      if (view.ellipses) traces.push(view.ellipses[k]);
       return { x: traces.map((t) => t[0]), y: traces.map((t) => t[1]) };
     };
+    const ranges = (k) => [0, 1].map((axis) => {
+      if (!bench.near) return view.range[axis];
+      const middle = view.truth[axis][k];
+      return [middle - view.near, middle + view.near];
+    });
     const draw = () => {
-      const { x, y } = frame(bench.step || 0);
+      const k = bench.step || 0;
+      const { x, y } = frame(k);
       const looks = [
         { mode: "markers", name: "proposed", marker: { color: css("--faint"), size: 4, opacity: 0.35 } },
         { mode: "markers", name: "by weight", marker: { color: colour(name), size: 5, opacity: 0.6 } },
         { mode: "lines", name: "truth so far", line: { color: css("--ink"), width: 1.5 } },
         { mode: "markers", name: "truth", marker: { color: css("--ink"), size: 13, symbol: "star" } },
-        { mode: "lines", name: "EnKF, 90 %", line: { color: colour("enkf"), width: 2 } },
+        { mode: "lines", name: "estimate so far", line: { color: colour(name), width: 2 } },
+        { mode: "lines", name: "90 %", line: { color: colour(name), width: 2, dash: "dot" } },
       ];
       const traces = x.map((_, i) => ({ x: x[i], y: y[i], hoverinfo: "skip", ...looks[i] }));
       if (view.landmarks[0].length) {
@@ -65,12 +84,14 @@
           hoverinfo: "skip", marker: { color: css("--ink"), size: 9, symbol: "triangle-up" },
         });
       }
+      const [across, up] = ranges(k);
       const more = {
         title: { text: data.labels[name], font: { size: 15 } },
         showlegend: false,
-        xaxis: { title: { text: view.plane[0] }, range: view.range[0] },
+        margin: { l: 55, r: 10, t: 35, b: 42 },
+        xaxis: { title: { text: view.plane[0] }, range: across },
         yaxis: {
-          title: { text: view.plane[1] }, range: view.range[1],
+          title: { text: view.plane[1] }, range: up,
           ...(view.equal && { scaleanchor: "x" }),
         },
       };
@@ -78,7 +99,8 @@
     };
     div.showStep = (k) => {
       const { x, y } = frame(k);
-      Plotly.restyle(div, { x, y }, x.map((_, i) => i));
+      const [across, up] = ranges(k);
+      Plotly.update(div, { x, y }, { "xaxis.range": across, "yaxis.range": up }, x.map((_, i) => i));
     };
     return draw;
   }
@@ -142,45 +164,89 @@
     }
   }, { rootMargin: "600px" });
   document.querySelectorAll(".plot").forEach((div) => near.observe(div));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const redraw of drawn.values()) redraw();
-  });
+  const redraw = () => {
+    for (const one of drawn.values()) one();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  // On paper everything is shown, in the light colours and as wide as the paper.
+  const paper = (begins) => {
+    document.documentElement.classList.toggle("paper", begins);
+    if (begins) document.querySelectorAll(".plot").forEach((div) => drawn.has(div) || draw(div));
+    redraw();
+    for (const div of drawn.keys()) {
+      const size = begins
+        ? { width: div.dataset.kind === "cloud" ? 330 : 680, autosize: false }
+        : { width: null, autosize: true };
+      Plotly.relayout(div, size);
+    }
+  };
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
 
   for (const player of document.querySelectorAll(".player")) {
     const bench = data.benchmarks[player.dataset.benchmark];
-    const [button, slider, output] = ["button", "input", "output"].map((s) => player.querySelector(s));
+    const [button, slider, output, speed, view] =
+      ["button", "input", "output", ".speed", ".view"].map((s) => player.querySelector(s));
     const clouds = document.querySelectorAll(
       `.plot[data-kind=cloud][data-benchmark="${bench.name}"]`);
+    const { time } = bench.clouds;
     let timer = null;
+    bench.near = Boolean(view && view.value);
     const show = (step) => {
       bench.step = step - 1;
       slider.value = step;
-      slider.setAttribute("aria-valuetext", `${bench.clouds.time[step - 1].toFixed(1)} seconds`);
-      output.textContent = `${bench.clouds.time[step - 1].toFixed(1)} s`;
+      slider.setAttribute("aria-valuetext", `${time[step - 1].toFixed(1)} seconds`);
+      output.textContent = `${time[step - 1].toFixed(1)} s`;
       clouds.forEach((div) => drawn.has(div) && div.showStep(step - 1));
     };
     const stop = () => {
-      clearInterval(timer);
+      clearTimeout(timer);
       timer = null;
       button.textContent = "Play";
     };
+    const onwards = () => {
+      const step = Number(slider.value);
+      if (step >= Number(slider.max)) return stop();
+      show(step + 1);
+      const seconds = time[Math.min(step + 1, time.length - 1)] - time[step] || 0.1;
+      timer = setTimeout(onwards, (1000 * seconds) / Number(speed.value));
+    };
     slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
+    view?.addEventListener("change", () => {
+      bench.near = Boolean(view.value);
+      show(bench.step + 1);
+    });
     button.addEventListener("click", () => {
       if (timer) return stop();
       if (Number(slider.value) >= Number(slider.max)) show(1);
       button.textContent = "Pause";
-      timer = setInterval(() => {
-        if (Number(slider.value) >= Number(slider.max)) return stop();
-        show(Number(slider.value) + 1);
-      }, 150);
+      timer = setTimeout(onwards, 0);
     });
     show(1);
   }
 
-  for (const select of document.querySelectorAll("select")) {
+  for (const select of document.querySelectorAll("select[data-benchmark]")) {
     select.addEventListener("change", () => {
       draw(document.querySelector(`.plot[data-kind=sweep][data-benchmark="${select.dataset.benchmark}"]`));
     });
+  }
+
+  // Benchmarks are tabs, of which the address names one.
+  const tabs = [...document.querySelectorAll(".tab")];
+  const choose = () => {
+    const wanted = decodeURIComponent(location.hash.slice(1));
+    const chosen = tabs.find((tab) => tab.hash === `#${wanted}`) || tabs[0];
+    for (const tab of tabs) {
+      const here = tab === chosen;
+      if (here) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+      document.getElementById(decodeURIComponent(tab.hash.slice(1)))
+        .classList.toggle("aside", !here);
+    }
+  };
+  if (tabs.length) {
+    choose();
+    addEventListener("hashchange", () => { choose(); scrollTo(0, 0); });
   }
 
   for (const button of document.querySelectorAll("th button")) {

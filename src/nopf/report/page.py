@@ -9,24 +9,24 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from plotly.offline import get_plotlyjs
 
 import nopf
 from nopf.benchmarks import BENCHMARKS
-from nopf.benchmarks.results import DRAWN, METRICS, Cell, Results, Row, Trace
-from nopf.benchmarks.tables import TITLES, Entry, Table, seeds_in_words, tabulate, words_of
-from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES
+from nopf.benchmarks.results import DRAWN, METRICS, POSITION, Cell, Results, Row, Trace
+from nopf.benchmarks.tables import CLEARLY, TITLES, Entry, Table, seeds_in_words, tabulate, words_of
+from nopf.catalogue import CATALOGUE, COLOURS, LABELS, LEARNED, NAMES, WORDS
 from nopf.plots import ellipse
-from nopf.report.document import asset, document
+from nopf.report.document import UNPACK, asset, document, packed, packed_plotly
 from nopf.report.numbers import (
     LOGARITHMIC,
     against_particles,
     ess_over_time,
     main_particles,
-    shade,
 )
+from nopf.report.verdict import TOLD, Verdict, verdict
 
-SIDE_BY_SIDE = ("bpf", "nopf", "nopf-paper")
+PANELS = 4  # clouds side by side
+SIDE_BY_SIDE = ("bpf", "nopf", "mlpf", "malpf", "lpf", "enkf", "nopf-paper")
 REFERENCES = ("kf", *LEARNED, "lpf", "bpf")
 
 
@@ -45,55 +45,36 @@ def page(results: Results) -> str:
         "titles": TITLES,
         "logarithmic": LOGARITHMIC,
     }
-    links = " ".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in data)
-    content = json.dumps(shared, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    tabs = "".join(f'<a class="tab" href="#{escape(name)}">{escape(name)}</a>' for name in data)
+    content = json.dumps(shared, separators=(",", ":"), allow_nan=False)
     body = f"""<header>
 <h1>Particle filters on the localization benchmarks</h1>
-<p>Every filter saw the same simulated data. Numbers are mean ± standard deviation over seeds;
-the stronger its colour, the better a cell; the best two of a column are bold. Click a heading to
-sort.</p>
-<nav aria-label="Benchmarks">{links} <a href="#how">How it was run</a></nav>
+<nav class="tabs" aria-label="Benchmarks">{tabs if len(data) > 1 else ""}</nav>
 </header>
 <main>
 {"".join(sections)}
 </main>
 {_how(results, data)}
-<script type="application/json" id="data">{content}</script>
-<script>{get_plotlyjs()}</script>
-<script>{asset("page.js")}</script>"""
+{packed("data", content)}
+{packed_plotly()}
+<script>{UNPACK}{asset("page.js")}</script>"""
     return document("nopf: benchmark results", body)
 
 
 def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, Any]) -> str:
     case, id_ = BENCHMARKS[name], escape(name)
-    parts = [f'<section id="{id_}"><h2>{escape(case.title)}</h2>']
     particles = main_particles(case, rows)
     table = tabulate([row for row in rows if row["particles"] == particles])
+    parts = [f'<section id="{id_}"><h2>{escape(case.title)}</h2>', _verdict(verdict(rows))]
+    if data["clouds"]:
+        parts.append(_player(id_, data["clouds"], case.landmarks))
     parts.append(
-        f"<p>{particles:,} particles, {case.horizon} observations, "
+        f"<h3>The numbers</h3><p>{particles:,} particles, {case.horizon} observations, "
         f"{seeds_in_words(max(table.seeds.values()))}."
-        f"{escape(training_in_words(results, name, rows))}</p>"
+        f"{escape(training_in_words(results, name, rows))} Every filter saw the same simulated "
+        "data. Numbers are mean ± standard deviation over seeds.</p>"
         f"{_table(table)}"
     )
-    if data["clouds"]:
-        plots = "".join(
-            f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{id_}" '
-            f'data-filter="{escape(short)}" '
-            f'aria-label="Particles of {escape(LABELS[short])} over time"></div>'
-            for short in data["clouds"]["filters"]
-        )
-        last = len(data["clouds"]["time"])
-        marks = ", ▲ landmarks" if case.landmarks else ""
-        marks += ", ellipse: 90 % of the EnKF" if data["clouds"]["ellipses"] else ""
-        parts.append(
-            f"<h3>Where the particles go</h3>"
-            f'<p class="faint">Grey: where the proposal puts particles ({DRAWN} at most). '
-            f"Coloured: what is left of them by weight. ★ truth{marks}. Seed 0.</p>"
-            f'<div class="player" data-benchmark="{id_}"><button type="button">Play</button>'
-            f'<input type="range" min="1" max="{last}" value="1" aria-label="Step of {id_}">'
-            f'<output aria-live="off"></output></div>'
-            f'<div class="clouds">{plots}</div>'
-        )
     for kind, title, note in [
         ("ess", "Effective sample size over time", "Median over the seeds, and their range."),
         (
@@ -123,15 +104,71 @@ def _section(results: Results, name: str, rows: Sequence[Row], data: dict[str, A
     return "".join([*parts, "</section>"])
 
 
+def _verdict(found: Verdict) -> str:
+    points = "".join(f"<li>{escape(point)}</li>" for point in found.points)
+    return (
+        f'<div class="verdict says"><p class="headline">{escape(found.headline)}</p>'
+        f'<p class="faint">{escape(found.basis)}</p><ul>{points}</ul></div>'
+    )
+
+
+def _player(id_: str, clouds: dict[str, Any], landmarks: Any) -> str:
+    """The moving particles of several filters, with what moves them."""
+    plots = "".join(
+        f'<div class="plot" role="img" data-kind="cloud" data-benchmark="{id_}" '
+        f'data-filter="{escape(short)}" '
+        f'aria-label="Particles of {escape(LABELS[short])} over time"></div>'
+        for short in clouds["filters"]
+    )
+    speeds = "".join(
+        f'<option value="{speed}"{" selected" if speed == 1 else ""}>{speed} ×</option>'
+        for speed in (0.25, 0.5, 1, 2, 4)
+    )
+    view = ""
+    if clouds["near"]:
+        view = (
+            '<label>View <select class="view"><option value="near">near the truth</option>'
+            '<option value="">the whole map</option></select></label>'
+        )
+    legend = [
+        ("<i class='dot faded'></i>", f"where the proposal puts particles (at most {DRAWN} shown)"),
+        ("<i class='dot'></i>", "what is left of them by weight"),
+        ("<i class='line'></i>", "estimate so far, and the ellipse that should hold 90 %"),
+        ("<i>★</i>", "truth, and its path so far"),
+        *([("<i>▲</i>", "landmarks")] if landmarks else []),
+    ]
+    shown = "".join(f"<li>{mark} {words}</li>" for mark, words in legend)
+    return (
+        "<h3>Where the particles go</h3>"
+        f'<ul class="legend" aria-label="Legend">{shown}</ul>'
+        f'<div class="player" data-benchmark="{id_}"><button type="button">Play</button>'
+        f'<input type="range" min="1" max="{len(clouds["time"])}" value="1" '
+        f'aria-label="Step of {id_}"><output aria-live="off"></output>'
+        f'<label>Speed <select class="speed">{speeds}</select></label>{view}</div>'
+        f'<div class="clouds">{plots}</div><p class="faint">Seed 0 of the runs below.</p>'
+    )
+
+
 def _table(table: Table) -> str:
     heads = "".join(
-        f'<th scope="col"><button type="button">{escape(title)}</button></th>'
-        for title in ("Filter", *table.titles())
+        f'<th scope="col" title="{escape(TOLD[metric])}">'
+        f'<button type="button">{escape(TITLES[metric])}</button></th>'
+        for metric in table.metrics()
+    )
+    told = "".join(
+        f"<dt>{escape(TITLES[metric])}</dt><dd>{escape(TOLD[metric])}</dd>"
+        for metric in table.metrics()
+    )
+    told += "".join(
+        f"<dt>{escape(LABELS[short])}</dt><dd>{escape(WORDS[short])}</dd>"
+        for short in table.entries
     )
     body = []
     for short, row in table.entries.items():
         label, shown = escape(LABELS[short]), escape(table.label(short))
-        cells = [f'<th scope="row" data-value="{label}">{shown}</th>']
+        cells = [
+            f'<th scope="row" data-value="{label}" title="{escape(WORDS[short])}">{shown}</th>'
+        ]
         for metric, entry in row.items():
             if entry is None:
                 cells.append('<td data-value="">–</td>')
@@ -140,15 +177,19 @@ def _table(table: Table) -> str:
             if entry.published is not None:
                 paper = f"<small>paper {words_of(metric, Entry(*entry.published))}</small>"
             cells.append(
-                f'<td data-value="{entry.mean!r}"{" class=best" if entry.best else ""} '
-                f'style="--better:{shade(table, short, metric):.2f}">'
+                f'<td data-value="{entry.mean!r}"{" class=leading" if entry.leading else ""}>'
                 f"<span>{words_of(metric, entry)}</span>{paper}</td>"
             )
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" role="region" tabindex="0" '
-        f'aria-label="Metrics on {escape(table.benchmark)}">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f'aria-label="Metrics on {escape(table.benchmark)}"><table><thead><tr>'
+        f'<th scope="col"><button type="button">Filter</button></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+        '<p class="faint">Shaded: the best of a column and what cannot be told from it, where some '
+        f"other filter can: by more than {CLEARLY} standard errors of the difference, seed by "
+        "seed. Click a heading to sort.</p>"
+        f"<details><summary>What the columns and rows mean</summary><dl>{told}</dl></details>"
     )
 
 
@@ -201,7 +242,8 @@ def _data(results: Results, name: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
-    shown = {short: traces[short] for short in SIDE_BY_SIDE if short in traces}
+    order = [short for short in (*SIDE_BY_SIDE, *traces) if short in traces]
+    shown = {short: traces[short] for short in list(dict.fromkeys(order))[:PANELS]}
     if not shown:
         return None
     case = BENCHMARKS[name]
@@ -216,35 +258,42 @@ def _clouds(name: str, traces: dict[str, Trace]) -> dict[str, Any] | None:
         low, high = float(values.min()), float(values.max())
         margin = 0.07 * (high - low or 1)
         ranges.append([low - margin, high + margin])
-    ellipses = None
-    if "enkf" in traces:
-        own = traces["enkf"]
-        ellipses = [
-            _columns(ellipse(mean, cov))
-            for mean, cov in zip(own["mean"][:, plane], own["cov"][:, :2, :2], strict=True)
-        ]
     return {
         "plane": list(case.plane),
-        "equal": case.plane == ("x", "y"),
+        "equal": case.has_place,
         "range": ranges,
+        "near": _near(shown, ranges) if case.has_place else None,
         "time": _short(any_trace["time"]),
         "truth": _columns(truth),
         "landmarks": _columns(landmarks),
-        "ellipses": ellipses,
         "filters": {
             short: {
                 kind: [_columns(points) for points in trace[kind][..., :2]]
                 for kind in ("proposed", "kept")
+            }
+            | {
+                "mean": _columns(trace["mean"][:, plane]),
+                "ellipses": [
+                    _columns(ellipse(mean, cov[:2, :2]))
+                    for mean, cov in zip(trace["mean"][:, plane], trace["cov"], strict=True)
+                ],
             }
             for short, trace in shown.items()
         },
     }
 
 
+def _near(traces: dict[str, Trace], ranges: list[list[float]]) -> float | None:
+    """Half the width of a view that shows the clouds; None if that is most of the map."""
+    spreads = [np.median(np.std(t["proposed"][..., :2], axis=1)) for t in traces.values()]
+    near = 4 * float(max(spreads))
+    return near if 4 * near < min(high - low for low, high in ranges) else None
+
+
 def _sweep(rows: Sequence[Row]) -> dict[str, Any]:
     found = {
         metric: {short: against_particles(rows, short, metric) for short in NAMES}
-        for metric in METRICS
+        for metric in (*METRICS, *([POSITION] if any(POSITION in row for row in rows) else ()))
     }
     return {
         metric: {short: points for short, points in column.items() if points}
