@@ -144,7 +144,9 @@ def test_recover_is_for_particles(folder, monkeypatch):
     assert "no weighted particles" in " ".join(done.output.split())
     assert invoke(*command, "--filter", "bpf", "--recover", 0.1).exit_code == 0
     tried = []
-    monkeypatch.setattr("nopf.command.filter.pick", lambda *given: tried.extend(given[2]) or "bpf")
+    monkeypatch.setattr(
+        "nopf.command.request.pick", lambda *given: tried.extend(given[-1]) or "bpf"
+    )
     assert invoke(*command, "--recover", 0.1).exit_code == 0
     assert "bpf" in tried
     assert "kf" not in tried  # it has no particles
@@ -259,12 +261,19 @@ def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, m
         (["--data", "run.csv", "--observations", "gps"], "the model's observation has 2 numbers"),
         (["--data", "run.csv", "--plot", "x.gif"], "expected a name that ends in"),
         (["--data", "run.csv", "--json"], "standard output has the estimates; name a file"),
-        (["--data", "-", "--out", "x.csv"], "are for recordings"),
+        (["--data", "-", "--out", "x.csv"], "--out is for recordings"),
+        (["-", "--workers", "2", "--list-warnings"], "--list-warnings, --workers are for record"),
+        (["-", "--smooth", "--forecast", "3"], "--smooth, --forecast are for recordings"),
+        (["--data", "run.csv", "--smooth", "0"], "expected a number of rows, at least 1"),
+        (["--data", "run.csv", "--time", "tiem"], "(did you mean time?)"),
+        (["--data", "run.csv", "--truth", "plase=gps"], "(did you mean place?)"),
+        (["--data", "text.parquet"], "not Parquet, although it is called so"),
         (["--data", "-", "--filter", "nopf"], "train on a recording first"),
     ],
 )
 def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):
     monkeypatch.chdir(folder)
+    (folder / "text.parquet").write_text(GOOD)
     before = sorted(folder.iterdir())
     done = invoke("filter", "robot.py:model", *arguments)
     assert done.exit_code in (1, 2)

@@ -99,14 +99,18 @@ def test_two_workers_give_what_one_process_gives(folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "none/*.csv"], "there is no recording (names end in .csv"),
+        (["--data", "none/*.csv"], "there is no recording of that name"),
         (["--data", "runs", "--plot", "x.html"], "name a folder with --out"),
         (["--data", "runs/run0.csv", "--workers", "2"], "is for many recordings"),
         (["--data", "runs", "--workers", "-1"], "expected"),
         (["--data", "runs", "--time", "when"], "none can be read"),
+        (["--data", "empty"], "for a folder for each, write 'empty/*/*.csv'"),
+        (["--data", "runs", "--run", "drive"], "expected Parquet"),
+        (["--data", "nowhere", "--run", "drive"], "no such file or folder"),
     ],
 )
 def test_mistakes_are_named(folder, arguments, words):
+    (folder / "empty").mkdir()
     done = call(*arguments)
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())

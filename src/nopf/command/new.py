@@ -9,9 +9,17 @@ import typer
 from nopf.command.options import check_writable
 from nopf.files import write_whole
 
+EXAMPLES = (
+    "nopf new robot.py",
+    "python robot.py",
+    "nopf check robot.py:model --data run.csv",
+)
+
+File = Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")]
+
 
 def new_command(
-    file: Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")],
+    file: File,
 ) -> None:
     """Writes a model to start from: a robot that measures distances, with comments."""
     if file.suffix != ".py":
