@@ -97,21 +97,12 @@ OWN = {
     "sweep": ["--out", "--filters", "--seeds", "--particles", "--workers"],
     "report": ["--out", "--figures"],
     "check": [*COLUMNS, "--data", "--horizon", "--particles", "--seed", "--filter", "--plot"],
-    "filter": [*COLUMNS, "--data", "--proposal", "--filter", "--particles", "--out", "--plot"]
-    + ["--smooth", "--forecast", "--truth", "--run"],
+    "filter": [*COLUMNS, "--data", "--proposal", "--filter", "--particles", "--out", "--plot"],
 }
+OWN["filter"] += ["--smooth", "--forecast", "--truth", "--run"]
 FLAGS = ["--json", "--fresh", "--against-paper", "--skip-bad", "--list-warnings", "--nothing"]
-FLAGS += [
-    "--help",
-    "-h",
-    "--version",
-    "-x",
-    "--out=",
-    "--quiet",
-    "--verbose",
-    "--train",
-    "--smooth",
-]
+FLAGS += ["--help", "-h", "--version", "-x", "--out=", "--quiet", "--verbose", "--train"]
+FLAGS += ["--smooth"]
 PLACES = ("--out", "--data", "--proposal", "--plot")
 COUNTS = ("--horizon", "--components", "--steps", "--missing-rate", "--seed", "--seeds")
 COUNTS += ("--particles", "--workers", "--repeats", "--start", "--recover", "--series")

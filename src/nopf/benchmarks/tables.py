@@ -96,8 +96,8 @@ class Table:
     ) -> str:
         """For a terminal; `bold` marks the best with escape codes, else with a star.
 
-        A table that is wider than `width` has a column a filter instead of a row, and is cut into as
-        many as it takes.
+        A table that is wider than `width` has a column a filter instead of a row, and is cut into
+        as many as it takes.
         """
         entries: list[list[Entry | None]] = [[None] * (1 + len(self.metrics()))]
         entries += [[None, *row.values()] for row in self.entries.values()]

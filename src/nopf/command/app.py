@@ -68,7 +68,7 @@ class Commands(typer.core.TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type] # names to suggest
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment] # names to suggest
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with _one_suggestion():
@@ -87,7 +87,7 @@ class Commands(typer.core.TyperGroup):
         if command is None or name is None:
             return name, command, rest
         if ctx.resilient_parsing:  # The shell asks how to go on.
-            return name, _typer_command(name, completing(name)), rest
+            return name, typer_command(name, completing(name)), rest
         # Before the command imports JAX: that a compilation was slow is nothing that a user has to
         # act on, and errors come as exceptions.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -95,11 +95,16 @@ class Commands(typer.core.TyperGroup):
             keep_compiled()
         module = importlib.import_module(f"nopf.command.{name}")
         run = getattr(module, f"{name}_command")
-        return name, _typer_command(name, run), rest
+        return name, typer_command(name, run), rest
 
 
-def _typer_command(name: str, run: Callable[..., Any]) -> Any:
-    """A command of its own, with the options that all have, and its examples."""
+def typer_command(name: str, run: Callable[..., Any]) -> Any:
+    """A command of its own, with the options that all have, and its examples.
+
+    Args:
+        name: of the command.
+        run: what it does; its parameters are arguments and options.
+    """
     lines = ["Examples:", *examples(name)]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command(name, cls=Command, context_settings=HELP, epilog="\n\n".join(lines))(_heard(run))

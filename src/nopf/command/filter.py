@@ -13,6 +13,7 @@ from nopf.command.many import filter_many
 from nopf.command.one import filter_one
 from nopf.command.options import (
     ControlColumns,
+    Model,
     ObservationColumns,
     Seed,
     TimeColumn,
@@ -42,9 +43,6 @@ FILTERS = tuple(name for name in CATALOGUE if not name.endswith("-paper"))
 
 ALL = "all"  # what --smooth means without a number
 
-Target = Annotated[
-    str, typer.Argument(metavar="MODEL", help="FILE.py:OBJECT, or a benchmark's name.")
-]
 Stream = Annotated[
     str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
 ]
@@ -129,7 +127,7 @@ SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print a summary as 
 
 
 def filter_command(
-    target: Target,
+    target: Model,
     stream: Stream = None,
     data: Data = None,
     run_column: RunColumn = None,

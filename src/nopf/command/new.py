@@ -30,4 +30,4 @@ def new_command(
     template = importlib.resources.files("nopf") / "templates" / "robot.py"
     text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
     write_whole(file, text.encode())
-    print(f"{file} written. Try: nopf check {file}:model")
+    print(f"{file} written. Try: python {file}, then nopf check {file}:model --data run.csv")

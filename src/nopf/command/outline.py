@@ -62,21 +62,24 @@ def _annotation(command: str, parameter: ast.arg) -> Any:
     given = {one.arg: one.value for one in call.keywords}
     known: dict[str, Any] = {"help": _text(given["help"])} if "help" in given else {}
     if getattr(call.func, "attr", "") == "Argument":
-        values = _values(_text(given.get("metavar")) or parameter.arg)
+        values = _values(command, _text(given.get("metavar")))
         return Annotated[means | None, typer.Argument(autocompletion=values, **known)]
     names = words or [f"--{parameter.arg.replace('_', '-')}"]
     if means is bool:
         return Annotated[bool, typer.Option(*names, **known)]
-    return Annotated[means | None, typer.Option(*names, autocompletion=_values(names[0]), **known)]
+    return Annotated[
+        means | None, typer.Option(*names, autocompletion=_values(command, names[0]), **known)
+    ]
 
 
-def _values(name: str) -> Callable[[str], list[str]]:
+def _values(command: str, name: str) -> Callable[[str], list[str]]:
     """What completes the value of an option or argument; nothing leaves files to the shell."""
     known: Iterable[str] = ()
     if name == "--filters":
         return _with_commas
     if name == "--filter":
-        known = ("auto", *(name for name in filter_names() if not name.endswith("-paper")))
+        known = [name for name in filter_names() if not name.endswith("-paper")]
+        known += ["auto"] if command == "filter" else []
     elif name == "MODEL":
         known = BENCHMARKS
     elif name == "NAME…":

@@ -30,7 +30,7 @@ from nopf.training.to_file import Series, Trained, train_to_file
 EXAMPLES = (
     "nopf train robot.py:model --data run.csv --out robot.nopf",
     "nopf train robot.py:model --horizon 100 --out robot.nopf --fresh",
-    "nopf filter robot.py:model --data run.csv --proposal robot.nopf --out states.csv",
+    "nopf filter robot.py:model --data run.csv --proposal robot.nopf --out out.csv",
 )
 
 Out = Annotated[Path, typer.Option(help="Where to write the proposal.")]
