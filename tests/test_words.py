@@ -15,6 +15,7 @@ from nopf.words import did_you_mean, in_groups, listed
         (["a1", "b1", "a2", "b2", "a3", "b3", "a4", "b4"], "a1 … a4, b1 … b4"),
         (["time", *(f"r{k}" for k in range(8, 13)), "end"], "time, r8 … r12, end"),
         (["0", "1", "2", "3"], "0 … 3"),
+        (["gps", "gps"], "gps, gps"),
         ([], ""),
     ],
 )
@@ -23,7 +24,10 @@ def test_what_is_numbered_is_a_group(names, words):
 
 
 def test_groups_say_who_is_in_them():
-    assert in_groups(["p1", "q", "p2", "p3", "p4"]) == {"p1 … p4": [0, 2, 3, 4], "q": [1]}
+    assert in_groups(["p1", "q", "p2", "p3", "p4"]) == [
+        ("p1 … p4", [0, 2, 3, 4]),
+        ("q", [1]),
+    ]
 
 
 def test_what_may_have_been_meant():

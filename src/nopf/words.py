@@ -12,9 +12,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def in_groups(names: Sequence[str]) -> dict[str, list[int]]:
+def in_groups(names: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Names, with those that are numbered as one: "range_1 … range_34", also if others are between
-    them. Four or more make a group; the values say which names are in it."""
+    them. Four or more make a group. With each goes which names are in it."""
     groups: list[list[int]] = []
     latest: dict[str, list[int]] = {}  # the group of a stem that the next number would go on
     for i, name in enumerate(names):
@@ -24,18 +24,18 @@ def in_groups(names: Sequence[str]) -> dict[str, list[int]]:
             groups.append([])
             group = latest[stem] = groups[-1]
         group.append(i)
-    found: dict[str, list[int]] = {}
+    found: list[tuple[str, list[int]]] = []
     for group in groups:
         if len(group) < LEAST_GROUP:
-            found |= {names[i]: [i] for i in group}
+            found += [(names[i], [i]) for i in group]
         else:
-            found[f"{names[group[0]]} … {names[group[-1]]}"] = group
+            found.append((f"{names[group[0]]} … {names[group[-1]]}", group))
     return found
 
 
 def listed(names: Sequence[str]) -> str:
     """Names with commas between them, those that are numbered in groups."""
-    return ", ".join(in_groups(names))
+    return ", ".join(name for name, _ in in_groups(names))
 
 
 def _numbered(name: str) -> tuple[str, int | None]:

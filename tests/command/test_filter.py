@@ -448,10 +448,11 @@ def test_forecasts_are_marked_in_parquet_too(folder):
 
 def test_quiet_says_nothing_and_verbose_says_what_is_done(folder):
     """Before the command or after it; errors come in any case."""
-    call = ("filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "kf")
-    call += ("--out", folder / "out.csv", "--forecast", 1)
+    (folder / "bare.csv").write_text("gps,odometer,speed\n1,1,1\n1,2,1\n1,1,0\n")
+    call = ("filter", f"{folder}/robot.py:model", "--data", folder / "bare.csv", "--filter", "kf")
+    call += ("--out", folder / "out.csv")
     usual = invoke(*call)
-    assert usual.stderr
+    assert "no column of times" in usual.stderr
     for words in (("--quiet", *call), (*call, "--quiet")):
         done = invoke(*words)
         assert done.exit_code == 0

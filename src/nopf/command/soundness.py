@@ -47,7 +47,7 @@ def _spread(names: tuple[str, ...], values: Any) -> str:
     flat = np.asarray(values).reshape(-1, len(names))
     parts = [
         f"{name} {flat[:, own].min():.3g} to {flat[:, own].max():.3g}"
-        for name, own in in_groups(names).items()
+        for name, own in in_groups(names)
     ]
     return "simulated: " + ", ".join(parts)
 
@@ -176,9 +176,7 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
     states, _, steps = jax.tree.map(lambda leaf: leaf[:200], _points(model, paths))
 
     typical = np.median(np.asarray(_noise_ratios(model, states, steps)), axis=0)
-    parts = [
-        _range_of(name, typical[own]) for name, own in in_groups(model.observation_names).items()
-    ]
+    parts = [_range_of(name, typical[own]) for name, own in in_groups(model.observation_names)]
     found = ["a step's process noise over the sensor's noise: " + ", ".join(parts)]
     if typical.max() < 0.05:
         found.append("one measurement says little that the motion did not; any proposal will do")
