@@ -140,3 +140,25 @@ def test_published_tables_are_the_papers():
                         found[name, short.lower(), metric] = tuple(map(float, numbers))
     assert found == published()
     assert len(found) == 204
+
+
+def test_a_narrow_terminal_has_columns_of_filters():
+    """Nothing is lost, nothing is wider than it, and what is marked stays marked."""
+    table = tabulate(ROWS)
+    wide = table.text()
+    assert max(map(len, wide.splitlines())) > 80
+    assert table.text(width=200) == wide
+    for width in (80, 60):
+        text = table.text(width=width)
+        assert max(map(len, text.splitlines())) <= width
+        assert text.count("*") == wide.count("*")
+        assert text.count("±") == wide.count("±")
+        blocks = [block.splitlines() for block in text.split("\n\n")]
+        assert [name for block in blocks for name in block[0].split()] == ["EnKF", "BPF", "NOPF"]
+        for block in blocks:
+            at = block[0].find("BPF")
+            if at >= 0:
+                (line,) = [line for line in block if line.startswith("ES ")]
+                assert line[at:].startswith("1.5000 ± 0.7071*")
+    bold = table.text(bold=True, width=80)
+    assert bold.count("\033[1m") == wide.count("*")

@@ -10,11 +10,14 @@ from typer.testing import CliRunner
 
 import nopf
 from nopf.catalogue import make_filter
-from nopf.command import advice
-from nopf.command.advice import Trial, advise, check
+from nopf.command import advice, request, trials
+from nopf.command.advice import check
 from nopf.command.app import app
+from nopf.command.trials import Trial, advise
 from nopf.recording import Recording
+from nopf.training.to_file import Series
 from tests import models, recordings
+from tests.command.calling import invoke
 
 QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 
@@ -22,11 +25,11 @@ QUICK = nopf.Recipe.fast(base="skeleton", width=8, steps=50)
 @pytest.fixture
 def no_trials(monkeypatch):
     monkeypatch.setattr(advice, "set_up", lambda *_: None)
-    monkeypatch.setattr(advice, "_try", lambda flt, name, *rest: Trial(name, 10.0, 5.0, 1.0))
+    monkeypatch.setattr(trials, "_try", lambda flt, name, *rest: Trial(name, 10.0, 5.0, 1.0))
 
 
 def problems(**changes):
-    report, *_ = check(models.unicycle(**changes), 20, 50, 0, recipe=QUICK)
+    report, *_ = check(models.unicycle(**changes), Series(20), 50, 0, True, QUICK)
     return " | ".join(report.problems)
 
 
@@ -58,7 +61,7 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
 
 
 @pytest.mark.parametrize(
-    ("trials", "words"),
+    ("tried", "words"),
     [
         ([("kf", None, 1), ("bpf", 500, 1), ("lpf", 800, 1)], "Use the Kalman filter"),
         ([("bpf", 600, 1), ("lpf", 880, 1), ("nopf", 880, 1.1)], "Use the bootstrap filter"),
@@ -79,13 +82,14 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
         ([("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 9, 1)], "Use the linearised proposal (--filter l"),
     ],
 )
-def test_advice(trials, words):
+def test_advice(tried, words):
     """By draws for the time."""
-    made = [Trial(name, draws, draws, ms) for name, draws, ms in trials]
+    made = [Trial(name, draws, draws, ms) for name, draws, ms in tried]
     assert advise(made).startswith(words)
 
 
-def test_check_prints_what_it_found(no_trials, tmp_path):
+def test_check_prints_what_it_found(no_trials, tmp_path, monkeypatch):
+    monkeypatch.setenv("NOPF_CACHE", "off")
     plot = tmp_path / "paths.svg"
     arguments = ["check", "sensor-bias", "--horizon", "10", "--plot", str(plot)]
     done = CliRunner().invoke(app, arguments)
@@ -124,6 +128,7 @@ def test_check_says_whether_a_filter_is_calibrated(tmp_path):
 
 def test_check_calibrates_the_filter_that_it_advises(monkeypatch):
     monkeypatch.setattr(advice, "UNTRAINED", ("kf",))
+    monkeypatch.setenv("NOPF_CACHE", "off")
     arguments = ["check", "sensor-bias", "--calibration", "--horizon", "5", "--series", "100"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -151,9 +156,9 @@ def test_the_look_ahead_of_the_best_is_tried_and_nothing_beside_an_exact_filter(
             if name == "kf" and "kf" not in own:
                 raise ValueError("model: is not linear")
 
-        monkeypatch.setattr(advice, "_try", attempt)
-        found = advice.try_all([*advice.UNTRAINED, "nopf"], make, None, None)
-        return names, advice.best_of(found.trials).name, found.refused
+        monkeypatch.setattr(trials, "_try", attempt)
+        found = trials.try_all([*trials.UNTRAINED, "nopf"], make, None, None)
+        return names, trials.best_of(found.trials).name, found.refused
 
     every = ["bpf", "lpf", "mlpf", "malpf", "nopf"]
     assert tried() == (every, "malpf", {"kf": "is not linear"})
@@ -167,7 +172,7 @@ def test_filters_are_tried_on_a_series_like_the_recording(monkeypatch):
 
     def tried(names, make, series, key):
         seen.append(series)
-        return advice.Tried([Trial("bpf", 1.0, 1.0, 1.0)], {}, {}, [])
+        return trials.Tried([Trial("bpf", 1.0, 1.0, 1.0)], {}, {}, [])
 
     monkeypatch.setattr(advice, "try_all", tried)
     monkeypatch.setenv("NOPF_CACHE", "off")
@@ -176,13 +181,13 @@ def test_filters_are_tried_on_a_series_like_the_recording(monkeypatch):
     ys = np.where(np.arange(300).reshape(150, 2) % 7 == 0, np.nan, 1.0)
     recording = Recording(ys, times, speed, 8.5)
     said = []
-    assert advice.pick(model, recording, advice.UNTRAINED, 50, 0, said.append) == "bpf"
+    assert advice.pick(model, recording, 50, 0, said.append) == "bpf"
     (series,) = seen
     np.testing.assert_array_equal(np.isnan(series.ys), np.isnan(ys[:100]))
     np.testing.assert_array_equal(series.times, times[:100])
     np.testing.assert_array_equal(series.controls, speed[:100])
     assert series.start == 8.5
-    advice.pick(model, None, advice.UNTRAINED, 50, 0, said.append)
+    advice.pick(model, None, 50, 0, said.append)
     assert seen[1].ys.shape == (100, 2)
     assert not np.isnan(seen[1].ys).any()
     assert any("--filter nopf trains one" in line for line in said)
@@ -196,14 +201,111 @@ def test_a_filter_that_jax_cannot_differentiate_for_is_left_out():
     sensor.defvjp(lambda x: (x, None), lambda _, g: (g,))
     model = models.linear(observation=lambda x, step: sensor(models.linear_observation(x, step)))
     path = nopf.simulate(model, 6, jax.random.key(0))
-    series = advice.Tryout(path.observations, None, None, None)
+    series = trials.Tryout(path.observations, None, None, None)
 
     def make(name):
         return make_filter(name, model, 20)
 
-    found = advice.try_all(["bpf", "lpf"], make, series, jax.random.key(1))
+    found = trials.try_all(["bpf", "lpf"], make, series, jax.random.key(1))
     assert list(found.filters) == ["bpf"]
     assert "\n" not in found.refused["lpf"]
+
+
+@pytest.fixture
+def robot(tmp_path, monkeypatch):
+    """A linear model and a recording; filters are tried with few particles, as many as fit."""
+    monkeypatch.setenv("NOPF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robot.py").write_text(recordings.MODEL)
+    rows = [f"{10 + 0.5 * t},1,{0.5 * t},{0.5 * t if t % 3 else ''}" for t in range(6)]
+    (tmp_path / "run.csv").write_text("\n".join(["time,speed,gps,odometer", *rows, ""]))
+    return tmp_path
+
+
+def test_check_and_filter_name_the_same_filter(robot, monkeypatch):
+    """On the same series, whoever tries first; and what check says last counts."""
+    best, seen = "lpf", []
+
+    def tried(flt, name, series, key, training):
+        seen.append(np.asarray(series.ys))
+        return Trial(name, 10.0, 100.0 if name == best else 1.0, 1.0)
+
+    monkeypatch.setattr(trials, "_try", tried)
+    for module in (advice, request):
+        monkeypatch.setattr(module, "UNTRAINED", ("bpf", "lpf"))
+    filtered = ["filter", "robot.py:model", "--data", "run.csv", "--particles", 50]
+    checked = ["check", "robot.py:model", "--data", "run.csv", "--particles", 50]
+    first = invoke(*filtered)
+    assert "(--filter lpf)" in first.stderr, first.output
+    own = len(seen)
+    done = invoke(*checked)
+    assert done.exit_code == 0, done.output
+    assert "(--filter lpf)" in done.stdout
+    np.testing.assert_array_equal(seen[0], seen[own])
+    np.testing.assert_array_equal(np.isnan(seen[0][:, 1]), [True, False, False] * 2)
+    best = "bpf"
+    assert "(--filter bpf)" in invoke(*checked).stdout
+    assert "--filter bpf, as chosen for this model and data before" in invoke(*filtered).stderr
+
+
+def test_check_trains_only_when_asked(robot, monkeypatch):
+    made = []
+    monkeypatch.setattr(trials, "_try", lambda flt, name, *_: Trial(name, 1.0, 1.0, 1.0))
+
+    def make(model, name, *_):
+        made.append(name)
+        if name == "kf":
+            raise ValueError("not for this test")
+
+    monkeypatch.setattr(advice, "set_up", make)
+    done = invoke("check", "robot.py:model", "--horizon", 5)
+    assert "A learned proposal may do better: --train tries one." in " ".join(done.stdout.split())
+    assert "nopf" not in made
+    invoke("check", "robot.py:model", "--horizon", 5, "--train")
+    assert made[-1] == "nopf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "run.csv", "--horizon", "9"], "the recording says how long"),
+        (["--time", "when"], "columns are those of a recording"),
+        (["--data", "run.csv", "--time", "tim"], "no column 'tim' (did you mean time?)"),
+        (["--data", "run.csv", "--observations", "gps"], "has 2 numbers, but 1 columns"),
+    ],
+)
+def test_check_looks_at_the_columns_first(robot, arguments, words):
+    done = invoke("check", "robot.py:model", *arguments)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())
+
+
+def test_check_says_where_recording_and_model_differ(robot, no_trials):
+    text = (robot / "run.csv").read_text().splitlines()
+    milliseconds = [",".join([str(500 * t), *row.split(",")[1:]]) for t, row in enumerate(text[1:])]
+    (robot / "run.csv").write_text("\n".join([text[0], *milliseconds, ""]))
+    done = invoke("check", "robot.py:model", "--data", "run.csv")
+    assert done.exit_code == 1
+    assert "PROBLEM: run.csv: rows are about 500 apart" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 300
+
+
+def test_many_columns_are_said_in_groups(no_trials, monkeypatch):
+    """Thirty sensors take a line, and no list of them; all fits 80 columns."""
+    monkeypatch.setenv("NOPF_CACHE", "off")
+    model = nopf.StateSpaceModel(
+        prior=nopf.Gaussian([0.0], [1.0]),
+        transition=lambda x, step: x,
+        process_noise=[0.1],
+        observation=lambda x, step: jnp.arange(30.0) + x[0],
+        observation_noise=[0.1] * 30,
+        observation_names=[f"range_{k + 1}" for k in range(30)],
+    )
+    report, *_ = check(model, Series(8), 20, 0)
+    (line,) = [text for text in report.findings if "range_" in text and "simulated" in text]
+    low, high = (float(word) for word in line.split("range_30 ")[1].split(" to "))
+    assert low < 0 < 29 < high + 1
+    assert line.count("range_") == 2
 
 
 @pytest.mark.slow

@@ -146,7 +146,9 @@ def test_recover_is_for_particles(folder, monkeypatch):
     assert "no weighted particles" in " ".join(done.output.split())
     assert invoke(*command, "--filter", "bpf", "--recover", 0.1).exit_code == 0
     tried = []
-    monkeypatch.setattr("nopf.command.filter.pick", lambda *given: tried.extend(given[2]) or "bpf")
+    monkeypatch.setattr(
+        "nopf.command.request.pick", lambda *given: tried.extend(given[-1]) or "bpf"
+    )
     assert invoke(*command, "--recover", 0.1).exit_code == 0
     assert "bpf" in tried
     assert "kf" not in tried  # it has no particles
@@ -261,12 +263,19 @@ def test_without_a_proposal_one_is_trained_like_the_recording_and_kept(folder, m
         (["--data", "run.csv", "--observations", "gps"], "the model's observation has 2 numbers"),
         (["--data", "run.csv", "--plot", "x.gif"], "expected a name that ends in"),
         (["--data", "run.csv", "--json"], "standard output has the estimates; name a file"),
-        (["--data", "-", "--out", "x.csv"], "are for recordings"),
+        (["--data", "-", "--out", "x.csv"], "--out is for recordings"),
+        (["-", "--workers", "2", "--list-warnings"], "--list-warnings, --workers are for record"),
+        (["-", "--smooth", "--forecast", "3"], "--smooth, --forecast are for recordings"),
+        (["--data", "run.csv", "--smooth", "0"], "expected a number of rows, at least 1"),
+        (["--data", "run.csv", "--time", "tiem"], "(did you mean time?)"),
+        (["--data", "run.csv", "--truth", "plase=gps"], "(did you mean place?)"),
+        (["--data", "text.parquet"], "not Parquet, although it is called so"),
         (["--data", "-", "--filter", "nopf"], "train on a recording first"),
     ],
 )
 def test_filter_mistakes_are_named(folder, monkeypatch, arguments, words):
     monkeypatch.chdir(folder)
+    (folder / "text.parquet").write_text(GOOD)
     before = sorted(folder.iterdir())
     done = invoke("filter", "robot.py:model", *arguments)
     assert done.exit_code in (1, 2)
@@ -347,3 +356,115 @@ def test_a_proposal_of_single_precision_works_in_double(survey):
     found = estimates(done.stdout)
     assert np.all(np.abs(found[0] - mean) < 0.3 * std)
     np.testing.assert_allclose(found[1], std, rtol=0.2)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """The recording of these tests, its exact posterior, smoothed, and two steps ahead."""
+    model = recordings.model()
+    flt = nopf.KalmanFilter(model)
+    speed, times = np.array([[1.0], [1.0], [0.5]]), np.array([10.0, 10.5, 11.2])
+    ys = np.array([[0.5, 0.6], [np.nan, 1.1], [1.4, np.nan]])
+    posterior = flt.run(ys, times=times, controls=speed, start=9.5)
+    ahead = flt.forecast(posterior, 2, times=[11.8, 12.4], controls=[[0.5], [0.5]])
+    return posterior, flt.smooth(posterior), ahead
+
+
+def columns(text):
+    lines = [line.split(",") for line in text.splitlines()]
+    return {name: [line[k] for line in lines[1:]] for k, name in enumerate(lines[0])}
+
+
+def numbers(cells):
+    return np.array([float(cell) for cell in cells])
+
+
+def test_smoothed_and_forecast_are_kalmans(folder, exact):
+    """In the file, in JSON, and beside the truth, which counts no forecast. Rows are 0.6 apart in
+    the median, and the last control is held."""
+    posterior, smoothed, ahead = exact
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "kf"]
+    command += ["--smooth", "--forecast", 2, "--truth", "place=gps", "--out", folder / "out.csv"]
+    done = invoke(*command, "--json")
+    assert done.exit_code == 0, done.output
+    table = columns((folder / "out.csv").read_text())
+    assert table["kind"] == ["estimate"] * 3 + ["forecast"] * 2
+    np.testing.assert_allclose(numbers(table["time"]), [10, 10.5, 11.2, 11.8, 12.4])
+    said = json.loads(done.stdout)
+    for i, name in enumerate(("place", "bias")):
+        for part in ("mean", "std"):
+            column = numbers(table[f"{name}_{part}"])
+            np.testing.assert_allclose(column[:3], getattr(posterior, part)[:, i], rtol=1e-5)
+            np.testing.assert_allclose(column[3:], getattr(ahead, part)[:, i], rtol=1e-5)
+            assert said["forecast"][f"{name}_{part}"] == list(column[3:])
+            cells = table[f"{name}_smoothed_{part}"]
+            np.testing.assert_allclose(numbers(cells[:3]), getattr(smoothed, part)[:, i], rtol=1e-5)
+            assert cells[3:] == ["", ""]
+            assert said["smoothed"]["states"][name][part] == list(numbers(cells[:3]))
+    assert said["steps"] == 3
+    error = np.array([0.5, 1.4]) - np.asarray(smoothed.mean)[[0, 2], 0]
+    assert said["smoothed"]["truth"]["place"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert "the forecast goes on with the controls of the last row" in done.stderr
+    words = invoke(*command, "--start", 8.0)
+    assert "place, smoothed: RMSE " in words.stdout
+    assert columns((folder / "out.csv").read_text())["place_mean"] != table["place_mean"]
+
+
+def test_smoothing_by_particles_is_near_kalmans(folder, exact):
+    """Of 400 particles and 500 trajectories: a mean within 0.4 of a standard deviation, more than
+    five standard errors of one that is worth 200 draws. With a lag of two rows all count here."""
+    _, smoothed, _ = exact
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"]
+    command += ["--filter", "bpf", "--particles", 400]
+    whole, lagged, plain = (invoke(*command, *more) for more in (["--smooth"], ["--smooth", 2], []))
+    for done in (whole, lagged):
+        assert done.exit_code == 0, done.output
+        table = columns(done.stdout)
+        found = np.stack([numbers(table[f"{n}_smoothed_mean"]) for n in ("place", "bias")], axis=1)
+        assert np.all(np.abs(found - smoothed.mean) < 0.4 * smoothed.std)
+    assert "kind" not in table
+    filtered = columns(plain.stdout)
+    assert {name: table[name] for name in filtered} == filtered  # the same, with more beside it
+
+
+def test_what_cannot_be_smoothed_says_so(folder):
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv"]
+    done = invoke(*command, "--filter", "kf", "--smooth", 1, "--out", folder / "out.csv")
+    assert done.exit_code == 2
+    assert "the exact smoother of kf uses all observations" in " ".join(done.output.split())
+    silent = MODEL.replace("jnp.array([0.3, 0.3])", "jnp.array([0.3, 0.0])")
+    (folder / "robot.py").write_text(silent)
+    done = invoke(*command, "--filter", "bpf", "--smooth", "--out", folder / "out.csv")
+    assert done.exit_code == 2
+    assert "some states have no noise of their own" in " ".join(done.output.split())
+    assert not (folder / "out.csv").exists()
+
+
+def test_forecasts_are_marked_in_parquet_too(folder):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the tables extra")
+    command = ["filter", f"{folder}/robot.py:model", "--data", folder / "run.csv", "--filter", "kf"]
+    assert invoke(*command, "--forecast", 1, "--out", folder / "out.parquet").exit_code == 0
+    kinds = parquet.read_table(folder / "out.parquet").column("kind").to_pylist()
+    assert kinds == ["estimate"] * 3 + ["forecast"]
+
+
+def test_quiet_says_nothing_and_verbose_says_what_is_done(folder):
+    """Before the command or after it; errors come in any case."""
+    (folder / "bare.csv").write_text("gps,odometer,speed\n1,1,1\n1,2,1\n1,1,0\n")
+    call = ("filter", f"{folder}/robot.py:model", "--data", folder / "bare.csv", "--filter", "kf")
+    call += ("--out", folder / "out.csv")
+    usual = invoke(*call)
+    assert "no column of times" in usual.stderr
+    for words in (("--quiet", *call), (*call, "--quiet")):
+        done = invoke(*words)
+        assert done.exit_code == 0
+        assert done.stderr == ""
+        assert done.stdout == usual.stdout
+    done = invoke("--verbose", *call)
+    assert done.stdout == usual.stdout
+    for part in ("s: reading the model ", "s: compiling kf for 3 rows", "functions compiled in "):
+        assert part in done.stderr
+    assert usual.stderr.strip() in done.stderr
+    assert "give one of the two" in invoke("--quiet", *call, "--verbose").output
+    lost = invoke(*call[:3], folder / "none.csv", "--quiet")
+    assert "cannot be read" in lost.stderr

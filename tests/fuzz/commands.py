@@ -9,7 +9,19 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from nopf.catalogue import NAMES
-from nopf.command import advice, bench, cells, check, filter, report, sweep, train
+from nopf.command import (
+    advice,
+    bench,
+    cells,
+    check,
+    many,
+    one,
+    report,
+    request,
+    stream,
+    sweep,
+    train,
+)
 from nopf.command.app import COMMANDS, main
 from tests import recordings
 from tests.fuzz.outcome import Wrong, content
@@ -17,8 +29,11 @@ from tests.fuzz.outcome import Wrong, content
 WORK = {  # What takes its time: an input that comes so far was taken.
     train: ["train_to_file"],
     cells: ["run"],
-    filter: ["filter_recording", "proposal_for", "filter_live"],
-    check: ["calibration"],
+    one: ["estimate"],
+    many: ["estimate"],
+    request: ["proposal_for"],
+    stream: ["filter_live"],
+    check: ["calibration", "set_up"],
     advice: ["check", "set_up"],
     report: [],
     bench: [],
@@ -72,7 +87,8 @@ OPTIONS = [
     "--out", "--data", "--horizon", "--recipe", "--base", "--components", "--steps",
     "--missing-rate", "--seed", "--filters", "--seeds", "--particles", "--workers", "--repeats",
     "--proposal", "--filter", "--plot", "--time", "--controls", "--observations", "--start",
-    "--recover", "--format", "--figures", "--calibration", "--series", "--cluster",
+    "--recover", "--format", "--figures", "--calibration", "--series", "--cluster", "--smooth",
+    "--forecast", "--truth", "--run",
 ]  # fmt: skip
 COLUMNS = ["--time", "--controls", "--observations"]
 OWN = {
@@ -80,14 +96,17 @@ OWN = {
     "bench": ["--out", "--filters", "--seeds", "--particles", "--workers", "--repeats"],
     "sweep": ["--out", "--filters", "--seeds", "--particles", "--workers"],
     "report": ["--out", "--figures"],
-    "check": ["--horizon", "--particles", "--seed", "--filter", "--series", "--plot"],
+    "check": [*COLUMNS, "--data", "--horizon", "--particles", "--seed", "--filter", "--plot"],
     "filter": [*COLUMNS, "--data", "--proposal", "--filter", "--particles", "--out", "--plot"],
 }
+OWN["filter"] += ["--smooth", "--forecast", "--truth", "--run"]
 FLAGS = ["--json", "--fresh", "--against-paper", "--skip-bad", "--list-warnings", "--nothing"]
-FLAGS += ["--help", "--version", "-x", "--out="]
+FLAGS += ["--help", "-h", "--version", "-x", "--out=", "--quiet", "--verbose", "--train"]
+FLAGS += ["--smooth"]
 PLACES = ("--out", "--data", "--proposal", "--plot")
 COUNTS = ("--horizon", "--components", "--steps", "--missing-rate", "--seed", "--seeds")
 COUNTS += ("--particles", "--workers", "--repeats", "--start", "--recover", "--series")
+COUNTS += ("--smooth", "--forecast")
 USUAL = {
     "train": ["robot.py:model", "--out", "x.nopf", "--horizon", "3"],
     "bench": ["range-only", "--out", "results", "--filters", "bpf", "--seeds", "1"],

@@ -117,7 +117,11 @@ def test_parquet(model, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("gps", "gsp", r"run\.csv: no column 'gps'; there are time, speed, gsp, odometer, note"),
+        (
+            "gps",
+            "gsp",
+            r"run\.csv: no column 'gps' \(did you mean gsp\?\); there are time, speed, gsp",
+        ),
         ("note", "gps", r"several columns 'gps'"),
         ("1.4", "far", r"run\.csv, row 4, column gps: expected a number, got 'far'"),
         ("1.4", "inf", r"row 4, column gps: expected a finite number, got 'inf'"),

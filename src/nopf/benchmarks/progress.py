@@ -13,9 +13,10 @@ class Counted:
 
     Args:
         what: is counted.
+        show: whether to; None for "if standard error is a terminal".
     """
 
-    def __init__(self, what: str):
+    def __init__(self, what: str, show: bool | None = None):
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn(what),
             rich.progress.BarColumn(),
@@ -23,7 +24,7 @@ class Counted:
             rich.progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             speed_estimate_period=86_400,  # a cell may take minutes
-            disable=not sys.stderr.isatty(),
+            disable=not (sys.stderr.isatty() if show is None else show),
         )
         self._task: rich.progress.TaskID | None = None
 

@@ -96,29 +96,30 @@ class Table:
         left_out = ", without the first step" if self.window == "paper" else ""
         return f"{self.benchmark}, N = {self.particles}, {most}{left_out}"
 
-    def text(self, against_paper: bool = False, bold: bool = False) -> str:
-        """For a terminal; `bold` marks the best with escape codes, else with a star."""
+    def text(
+        self, against_paper: bool = False, bold: bool = False, width: int | None = None
+    ) -> str:
+        """For a terminal; `bold` marks the best with escape codes, else with a star.
 
-        def mark(words: str, entry: Entry | None) -> str:
-            if entry is None or not entry.best:
-                return words
-            return f"\033[1m{words}\033[0m" if bold else f"{words}*"
-
-        head = ["", *self.titles()]
-        plain = [head, *self._grid(against_paper)]
-        entries: list[list[Entry | None]] = [[None] * len(head)]
+        A table that is wider than `width` has a column a filter instead of a row, and is cut into
+        as many as it takes.
+        """
+        entries: list[list[Entry | None]] = [[None] * (1 + len(self.metrics()))]
         entries += [[None, *row.values()] for row in self.entries.values()]
-        star = 0 if bold else 1
-        widths = [max(len(line[c]) for line in plain) + star for c in range(len(head))]
-        lines = []
-        for words, marked in zip(plain, entries, strict=True):
-            padded = [
-                mark(cell, entry)
-                + " " * (width - len(cell) - (star if entry and entry.best else 0))
-                for cell, entry, width in zip(words, marked, widths, strict=True)
-            ]
-            lines.append("  ".join(padded).rstrip())
-        return "\n".join(lines)
+        words = [["", *self.titles()], *self._grid(against_paper)]
+        cells = [list(zip(*pair, strict=True)) for pair in zip(words, entries, strict=True)]
+        if width is None or sum(_widths(cells, bold)) <= width:
+            return _aligned(cells, bold)
+        head, *columns = (list(column) for column in zip(*cells, strict=True))
+        rows = [head, *columns]  # a metric each, below the names of the filters
+        blocks, shown = [], 1
+        while shown < len(head):
+            last = shown + 1
+            while last < len(head) and sum(_widths(_part(rows, shown, last + 1), bold)) <= width:
+                last += 1
+            blocks.append(_aligned(_part(rows, shown, last), bold))
+            shown = last
+        return "\n\n".join(blocks)
 
     def markdown(self, against_paper: bool = False) -> str:
         titles = self.titles()
@@ -215,6 +216,33 @@ class Table:
             + [words_of(metric, entry, against_paper) for metric, entry in row.items()]
             for short, row in self.entries.items()
         ]
+
+
+Cell = tuple[str, Entry | None]
+
+
+def _part(rows: list[list[Cell]], first: int, end: int) -> list[list[Cell]]:
+    """The heads of rows, and some of their columns."""
+    return [[row[0], *row[first:end]] for row in rows]
+
+
+def _widths(rows: Sequence[Sequence[Cell]], bold: bool) -> list[int]:
+    """Of columns, with the space after them."""
+    star = 0 if bold else 1
+    lengths = [max(len(words) for words, _ in column) + star for column in zip(*rows, strict=True)]
+    return [length + 2 for length in lengths[:-1]] + lengths[-1:]
+
+
+def _aligned(rows: Sequence[Sequence[Cell]], bold: bool) -> str:
+    widths, lines = _widths(rows, bold), []
+    for row in rows:
+        line = ""
+        for (words, entry), width in zip(row, widths, strict=True):
+            best = entry is not None and entry.best
+            marked = words if not best else f"\033[1m{words}\033[0m" if bold else f"{words}*"
+            line += marked + " " * (width - len(words) - (1 if best and not bold else 0))
+        lines.append(line.rstrip())
+    return "\n".join(lines)
 
 
 def words_of(metric: str, entry: Entry | None, against_paper: bool = False) -> str:

@@ -22,6 +22,12 @@ from nopf.command.cells import (
 from nopf.command.options import AsJson, check_known
 from nopf.files import write_whole
 
+EXAMPLES = (
+    "nopf bench sensor-bias --filters kf,bpf --seeds 3",
+    "nopf bench range-only --filters enkf,bpf,nopf --seeds 10 --out results",
+    "nopf bench all --seeds 10 --against-paper --out results",
+)
+
 Particles = Annotated[int | None, typer.Option(help="How many; the paper's number if left out.")]
 Repeats = Annotated[
     int,

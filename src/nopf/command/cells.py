@@ -1,6 +1,7 @@
 """What `nopf bench` and `nopf sweep` share: which cells to run, and how their tables are shown."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -13,7 +14,8 @@ from nopf.benchmarks.results import Results, ResultsError
 from nopf.benchmarks.runner import plan, run
 from nopf.benchmarks.tables import Table
 from nopf.catalogue import NAMES
-from nopf.command.options import check_known, say
+from nopf.command.options import check_known, show
+from nopf.command.voice import complain, say, tell, voice
 
 Names = Annotated[
     list[str], typer.Argument(help=f"Some of {', '.join(BENCHMARKS)}; or all.", metavar="NAME…")
@@ -60,14 +62,20 @@ def run_cells(request: Request) -> Ran:
         results.prepare()
         for name in chosen:
             results.rows(name)  # Whoever has a damaged file shall not learn it after hours.
-        with Counted("cells") as tell:
+        tell(f"{len(cells)} cells, less those that are in {request.out} already")
+        with Counted("cells", voice.bars) as count:
             _, failures = run(
-                results, cells, workers=request.workers, cluster=request.cluster, tell=tell
+                results,
+                cells,
+                workers=request.workers,
+                cluster=request.cluster,
+                progress=voice.bars,
+                tell=count,
             )
     except ResultsError as error:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     for failure in failures:
-        say(failure)
+        complain(failure)
     return Ran(results, chosen, failures)
 
 
@@ -119,7 +127,7 @@ def _print_tables(tables: list[Table], against_paper: bool) -> None:
     terminal = sys.stdout.isatty()
     for table in tables:
         print(f"{table.title()}: {BENCHMARKS[table.benchmark].title}")
-        print(table.text(against_paper, bold=terminal) + "\n")
+        print(table.text(against_paper, terminal, shutil.get_terminal_size().columns) + "\n")
     best = "bold" if terminal else "a star"
     brackets = "; in brackets: as published" if against_paper else ""
-    print(f"Mean ± standard deviation over seeds; {best}: the best two of a column{brackets}.")
+    show(f"Mean ± standard deviation over seeds; {best}: the best two by a metric{brackets}.")

@@ -11,26 +11,55 @@ import typer
 
 from nopf.benchmarks.progress import Counted
 from nopf.command import advice
-from nopf.command.advice import Report
+from nopf.command.advice import MOST_PARTICLES, Report
 from nopf.command.filter import FILTERS
 from nopf.command.options import (
     AsJson,
+    ControlColumns,
     Model,
+    ObservationColumns,
     Seed,
+    TimeColumn,
     check_known,
     check_plot,
-    say,
+    named_columns,
+    recording_of,
+    show,
     warnings_said,
 )
 from nopf.command.target import load
+from nopf.command.trials import set_up
+from nopf.command.voice import say, tell, voice
 from nopf.filters import Calibration, Filter, KalmanFilter, calibration
 from nopf.model import StateSpaceModel
+from nopf.recording import Named, oddities, start_time
 from nopf.training import TrainingInterrupted
+from nopf.training.to_file import Series as Simulated
+from nopf.words import listed
 
+EXAMPLES = (
+    "nopf check robot.py:model --data run.csv",
+    "nopf check robot.py:model --horizon 200 --plot paths.svg",
+    "nopf check robot.py:model --train",
+    "nopf check robot.py:model --calibration --filter lpf --particles 500",
+)
 Horizon = Annotated[
     int | None, typer.Option(min=2, help="Steps of a simulated trajectory; 100 if left out.")
 ]
-Particles = Annotated[int, typer.Option(min=2, help="Of the filters tried.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="A recording to imitate, and to check the columns of: trials have the times, controls "
+        "and missing cells of its first rows.",
+    ),
+]
+Train = Annotated[
+    bool, typer.Option("--train", help="Also train a proposal, and try it: takes a minute or so.")
+]
+Particles = Annotated[
+    int, typer.Option(min=2, help=f"Of the filters; they are tried with at most {MOST_PARTICLES}.")
+]
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -52,7 +81,12 @@ Series = Annotated[int, typer.Option(min=20, help="Of --calibration: how many to
 
 def check_command(
     target: Model,
+    data: Data = None,
+    time_column: TimeColumn = None,
+    controls: ControlColumns = None,
+    observations: ObservationColumns = None,
     horizon: Horizon = None,
+    learn: Train = False,
     particles: Particles = 1000,
     seed: Seed = 0,
     calibrate: Calibrate = False,
@@ -63,69 +97,104 @@ def check_command(
 ) -> None:
     """Looks a model over: simulates it, looks for mistakes, tries filters, and advises one.
 
+    The filter that it advises is the one that nopf filter takes by itself for the same recording.
     With --calibration it says of each state whether that filter is too certain, too vague or
     shifted: true states of simulated series are ranked among draws of its posterior.
     """
+    tell(f"reading the model {target}")
     loaded = load(target)
+    model = loaded.model
     check_plot(plot, (".svg", ".png", ".pdf"))
     if short is not None:
         check_known("--filter", [short], FILTERS)
         if not calibrate:
             raise typer.BadParameter("goes with --calibration only", param_hint="--filter")
-    horizon = horizon or loaded.horizon or 100
-    controls = loaded.controls(horizon) if loaded.model.reads_control else None
-    report, paths, found = None, None, None
+    columns, odd = named_columns(time_column, controls, observations), list[str]()
+    if data is None:
+        if columns != Named():
+            raise typer.BadParameter(
+                "columns are those of a recording; name it", param_hint="--data"
+            )
+        steps = horizon or loaded.horizon or 100
+        like = Simulated(steps, controls=loaded.controls(steps) if model.reads_control else None)
+    else:
+        if horizon is not None:
+            raise typer.BadParameter("the recording says how long", param_hint="--horizon")
+        like, odd = _like(data, model, columns)
+    report, paths, found, flt = None, None, None, None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if short is None:
-            report, paths, flt = advice.check(loaded.model, horizon, particles, seed, controls)
+            tell("simulating, and trying filters, each of which is compiled")
+            report, paths, flt = advice.check(
+                model, like, particles, seed, learn, progress=voice.bars
+            )
             short = report.advised
-        else:
-            flt = _named(loaded.model, short, particles, horizon, seed, controls)
+        if calibrate and short is not None and (report is None or particles > MOST_PARTICLES):
+            flt = _named(model, short, particles, like, seed)
     if any(issubclass(warning.category, TrainingInterrupted) for warning in caught):
         raise KeyboardInterrupt
     troubles = list(dict.fromkeys(str(w.message) for w in caught if w.category is UserWarning))
     if report is not None:
-        report.problems += troubles
+        report.problems += [*odd, *troubles]
     else:
-        for line in troubles:
+        for line in [*odd, *troubles]:
             say(line)
     if calibrate and flt is not None:
         key = jax.random.fold_in(jax.random.key(seed), 1)
-        with Counted("series") as tell, warnings_said():
-            found = calibration(flt, horizon, key, series=series, controls=controls, tell=tell)
+        with Counted("series", voice.bars) as count, warnings_said():
+            found = calibration(
+                flt,
+                like.horizon,
+                key,
+                series=series,
+                times=like.times,
+                controls=like.controls,
+                start=like.start,
+                missing=like.missing,
+                tell=count,
+            )
     if plot is not None:
         from nopf.report.figures import calibration_figure, save, trajectory_figure
 
         if found is not None:
             save(calibration_figure(found), plot)
         elif paths is not None:
-            save(trajectory_figure(loaded.model, paths), plot)
+            save(trajectory_figure(model, paths), plot)
     if as_json:
         whole = {} if report is None else dataclasses.asdict(report)
         if found is not None:
-            settings = {"filter": short, "particles": particles, "horizon": horizon}
+            settings = {"filter": short, "particles": particles, "horizon": like.horizon}
             whole["calibration"] = settings | _as_json(found)
         print(json.dumps(whole))
     else:
         if report is not None:
-            _print_report(report, horizon)
+            _print_report(report, like.horizon)
         if found is not None:
             exact = isinstance(flt, KalmanFilter)
             words = f"{short}" if exact else f"{short} with {particles} particles"
-            _print_calibration(found, words, horizon)
+            _print_calibration(found, words, like.horizon)
         if plot is not None:
             print(f"{plot}: {'simulated trajectories' if found is None else 'ranks of the truth'}")
     if report is not None and report.problems:
         raise typer.Exit(1)
 
 
+def _like(file: Path, model: StateSpaceModel, columns: Named) -> tuple[Simulated, list[str]]:
+    """Series like a recording; and what looks as if it and the model did not mean the same."""
+    recording = recording_of(file, model, columns)
+    first = None if recording.times is None else float(recording.times[0])
+    recording = recording._replace(start=start_time(model, first))
+    odd = [f"{file}: {message}" for message in oddities(model, recording)]
+    return advice.series_like(model, recording), odd
+
+
 def _named(
-    model: StateSpaceModel, short: str, particles: int, horizon: int, seed: int, controls: Any
+    model: StateSpaceModel, short: str, particles: int, like: Simulated, seed: int
 ) -> Filter:
     """The filter that was asked for."""
     try:
-        return advice.set_up(model, short, particles, horizon, jax.random.key(seed), controls)
+        return set_up(model, short, particles, like, jax.random.key(seed), progress=voice.bars)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--filter") from None
 
@@ -151,21 +220,22 @@ def _print_calibration(found: Calibration, words: str, horizon: int) -> None:
     pairs = zip(found.state_names, found.is_calibrated, strict=True)
     wrong = [state for state, good in pairs if not good]
     if wrong:
-        print(
-            f"NOT CALIBRATED in {', '.join(wrong)}: there its spread and quantiles cannot be taken "
-            "at their word.\nTry more particles (--particles), or another filter (--filter)."
+        show(
+            f"NOT CALIBRATED in {listed(wrong)}: there its spread and quantiles cannot be taken "
+            "at their word."
         )
+        show("Try more particles (--particles), or another filter (--filter).")
     else:
-        print(f"Nothing is wrong with it, as far as {series} series can tell.")
+        show(f"Nothing is wrong with it, as far as {series} series can tell.")
 
 
 def _print_report(report: Report, horizon: int) -> None:
     for line in report.findings:
-        print(line)
+        show(line)
     for line in report.problems:
-        print(f"PROBLEM: {line}")
+        show(f"PROBLEM: {line}")
     if not report.problems:
-        print("shapes, gradients and angles: nothing wrong found")
+        show("shapes, gradients and angles: nothing wrong found")
     print(f"\n{horizon} simulated steps, {report.particles} particles:\n")
     print("filter       ESS     draws   ms a step   draws for each ms   training")
     for trial in report.trials:
@@ -176,10 +246,12 @@ def _print_report(report: Report, horizon: int) -> None:
         print(
             f"{trial.name:7}{ess:>9}{draws:>10}{trial.milliseconds:>12.2f}{rate:>20}{trained:>11}"
         )
-    print(
-        "\nESS: particles that count in the last step. Draws: how many independent draws of the "
-        "posterior\nwould give means as good (median over steps and states)."
+    print()
+    show(
+        "ESS: particles that count in the last step. Draws: how many independent draws of the "
+        "posterior would give means as good (median over steps and states)."
     )
-    print(f"\n{report.advice}")
+    print()
+    show(report.advice)
     if report.problems:
-        print(f"But first mend what is marked PROBLEM above ({len(report.problems)}).")
+        show(f"But first mend what is marked PROBLEM above ({len(report.problems)}).")

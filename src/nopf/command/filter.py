@@ -1,25 +1,19 @@
 """`nopf filter`: estimates of the states behind a recording, or a live stream."""
 
 import contextlib
-import dataclasses
-import json
-import os
-import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import jax
-import numpy as np
 import typer
 
-from nopf.catalogue import CATALOGUE, make_filter
-from nopf.command.advice import UNTRAINED, pick
+from nopf.catalogue import CATALOGUE
 from nopf.command.cells import Cluster, Workers, check_workers
-from nopf.command.many import Settings, check_folder, filter_all, several
+from nopf.command.many import filter_many
+from nopf.command.one import filter_one
 from nopf.command.options import (
     ControlColumns,
+    Model,
     ObservationColumns,
     Seed,
     TimeColumn,
@@ -27,44 +21,28 @@ from nopf.command.options import (
     check_plot,
     check_writable,
     named_columns,
-    recording_of,
-    say,
     warnings_said,
 )
+from nopf.command.request import AUTO, Request
+from nopf.command.sources import check_folder, several
+from nopf.command.stream import filter_stream
 from nopf.command.target import load
-from nopf.files import write_whole
-from nopf.filters import Filter, Posterior
-from nopf.filters.monitor import VERDICTS
+from nopf.command.voice import tell
 from nopf.model import StateSpaceModel
 from nopf.proposals import NeuralProposal
-from nopf.recording import (
-    Accuracy,
-    DataError,
-    Named,
-    Recording,
-    accuracy,
-    csv_header,
-    csv_table,
-    estimate_names,
-    estimate_rows,
-    filter_live,
-    filter_recording,
-    format_csv,
-    format_json,
-    live_rows,
-    oddities,
-    proposal_for,
-    read_recording,
-    start_time,
-    write_estimates,
-)
+from nopf.recording import Beside
 
+EXAMPLES = (
+    "nopf filter robot.py:model --data run.csv --out states.csv --plot states.html",
+    "nopf filter robot.py:model --data run.csv --smooth --forecast 5 > all.csv",
+    "nopf filter robot.py:model --data run.csv --filter lpf --truth true_x,true_y",
+    "cat run.csv | nopf filter robot.py:model - --filter lpf",
+)
 # Training by the published recipe is for the benchmarks.
 FILTERS = tuple(name for name in CATALOGUE if not name.endswith("-paper"))
 
-Target = Annotated[
-    str, typer.Argument(metavar="MODEL", help="FILE.py:OBJECT, or a benchmark's name.")
-]
+ALL = "all"  # what --smooth means without a number
+
 Stream = Annotated[
     str | None, typer.Argument(metavar="[-]", help="A live stream from standard input.")
 ]
@@ -75,10 +53,17 @@ Data = Annotated[
         "as 'runs/*.csv' names many, and --out a folder for them."
     ),
 ]
+RunColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        help="Of Parquet data (a file or a folder): the column that names the run of each row; "
+        "each run is a recording.",
+    ),
+]
 Learned = Annotated[
     Path | None, typer.Option(help="From nopf train; if left out, --filter nopf trains one.")
 ]
-AUTO = "auto"
 Short = Annotated[
     str,
     typer.Option(
@@ -90,6 +75,17 @@ Short = Annotated[
 Particles = Annotated[int, typer.Option(min=2, help="How many.")]
 Start = Annotated[
     float | None, typer.Option(help="The prior's time; one dt of the model before the first row.")
+]
+Smooth = Annotated[
+    str | None,
+    typer.Option(
+        "--smooth",
+        metavar="[LAG]",
+        help="Also estimate each state given later rows: all of them, or at most LAG.",
+    ),
+]
+Forecast = Annotated[
+    int, typer.Option(min=0, help="Add so many rows after the last, as the model predicts them.")
 ]
 Recover = Annotated[
     float,
@@ -130,72 +126,11 @@ SkipBad = Annotated[
 SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What is to be filtered, and how.
-
-    Attributes:
-        source: the recording; "-" for a live stream.
-        model: what to filter it with.
-        columns: those that do not go by the model's names.
-        short: the filter's short name.
-        particles: how many.
-        proposal: the trained one that was given.
-        seed: of everything random.
-        start: the prior's time.
-        recover: share of the particles that is drawn anew when the filter is lost.
-        target: what the user calls the model.
-        landmarks: `(k, 2)` places of the model's map.
-    """
-
-    source: str
-    model: StateSpaceModel
-    columns: Named
-    short: str
-    particles: int
-    proposal: NeuralProposal | None
-    seed: int
-    start: float | None
-    recover: float
-    target: str
-    landmarks: np.ndarray | None
-
-    def make_filter(self, recording: Recording | None) -> Filter:
-        """The filter; its proposal is trained now if it needs one and none was given."""
-        proposal = self.proposal
-        if CATALOGUE[self.short].recipe is not None and proposal is None:
-            try:
-                model = CATALOGUE[self.short].of(self.model)
-                proposal = proposal_for(model, recording, self.seed, say)
-            except ValueError as error:
-                if not isinstance(error, DataError):
-                    raise typer.BadParameter(str(error), param_hint="--filter") from None
-                where = "" if self.source == "-" else f"{self.source}: "
-                raise typer.BadParameter(f"{where}{error}", param_hint="--filter") from None
-        try:
-            return make_filter(
-                self.short, self.model, self.particles, proposal=proposal, recover=self.recover
-            )
-        except ValueError as error:
-            hint = "--recover" if str(error).startswith("recover:") else "--filter"
-            raise typer.BadParameter(str(error), param_hint=hint) from None
-
-    def settled(self, recording: Recording | None) -> "Request":
-        """With the filter that suits the model and the recording, if none was named."""
-        if self.short != AUTO:
-            return self
-        try:
-            names = [name for name in UNTRAINED if name != "kf" or not self.recover]
-            short = pick(self.model, recording, names, self.particles, self.seed, say)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--filter") from None
-        return dataclasses.replace(self, short=short)
-
-
 def filter_command(
-    target: Target,
+    target: Model,
     stream: Stream = None,
     data: Data = None,
+    run_column: RunColumn = None,
     proposal: Learned = None,
     short: Short = AUTO,
     particles: Particles = 1000,
@@ -206,6 +141,8 @@ def filter_command(
     observations: ObservationColumns = None,
     start: Start = None,
     truth: Truth = None,
+    smooth: Smooth = None,
+    forecast: Forecast = 0,
     recover: Recover = 0.0,
     list_warnings: ListWarnings = False,
     double: Double = False,
@@ -227,6 +164,7 @@ def filter_command(
         check_known("--filter", [short], (AUTO, *FILTERS))
         if short == AUTO and proposal is not None:
             short = "nopf"
+        tell(f"reading the model {target}")
         loaded = load(target)
         model = loaded.model
         columns = named_columns(time_column, controls, observations, truth)
@@ -235,30 +173,41 @@ def filter_command(
             *(source, model, columns, short, particles, given, seed, start, recover),
             target=target,
             landmarks=loaded.landmarks,
+            beside=Beside(smooth is not None, _lag(smooth), forecast),
         )
         if source == "-":
             if form not in (None, "csv", "json"):
                 raise typer.BadParameter(
                     f"expected csv or json, got {form!r}", param_hint="--format"
                 )
-            if out is not None or plot is not None or as_json or truth is not None:
-                raise typer.BadParameter(
-                    "a live stream goes to standard output, one line an observation; --out, "
-                    "--plot, --truth and --json are for recordings"
-                )
-            _filter_stream(request, form, skip_bad)
+            _refuse_for_streams(
+                {
+                    "--out": out is not None,
+                    "--plot": plot is not None,
+                    "--truth": truth is not None,
+                    "--json": as_json,
+                    "--smooth": smooth is not None,
+                    "--forecast": forecast > 0,
+                    "--run": run_column is not None,
+                    "--list-warnings": list_warnings,
+                    "--workers": workers != 0,
+                    "--cluster": cluster is not None,
+                }
+            )
+            filter_stream(request, form, skip_bad)
             return
         if skip_bad:
             raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
         check_workers(workers, cluster)
-        sources = several(source)
+        sources = several(source, run_column)
         if sources is not None:
             if out is None or plot is not None or form is not None or list_warnings:
                 raise typer.BadParameter(
                     "for many recordings name a folder with --out; --plot, --format and "
                     "--list-warnings are for one"
                 )
-            _filter_many(request, sources, out, double, workers, cluster, as_json)
+            check_folder(out, sources)
+            filter_many(request, sources, out, double, workers, cluster, as_json)
             return
         if workers or cluster is not None:
             raise typer.BadParameter("is for many recordings", param_hint="--workers, --cluster")
@@ -270,7 +219,32 @@ def filter_command(
             raise typer.BadParameter(
                 "standard output has the estimates; name a file", param_hint="--out"
             )
-        _filter_recording(request, out, plot, as_json, list_warnings)
+        filter_one(request, out, plot, as_json, list_warnings)
+
+
+def _lag(smooth: str | None) -> int | None:
+    """How many later rows may count; None for all."""
+    if smooth in (None, ALL):
+        return None
+    try:
+        lag = int(smooth or "")
+    except ValueError:
+        lag = 0
+    if lag < 1:
+        raise typer.BadParameter(
+            f"expected a number of rows, at least 1, or nothing for all of them; got {smooth!r}",
+            param_hint="--smooth",
+        )
+    return lag
+
+
+def _refuse_for_streams(given: dict[str, bool]) -> None:
+    wrong = [option for option, used in given.items() if used]
+    if wrong:
+        raise typer.BadParameter(
+            f"a live stream goes to standard output, one line an observation; "
+            f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for recordings"
+        )
 
 
 def _source(stream: str | None, data: str | None) -> str:
@@ -303,192 +277,3 @@ def _check_out(out: Path | None, source: str) -> None:
         raise typer.BadParameter(
             f"{out}: expected a name that ends in .csv or .parquet", param_hint="--out"
         )
-
-
-def _filter_many(
-    request: Request,
-    sources: list[Path],
-    out: Path,
-    double: bool,
-    workers: int,
-    cluster: str | None,
-    as_json: bool,
-) -> None:
-    """Estimates of each recording to a file in a folder; one filter for all, which suits the first
-    that can be read."""
-    check_folder(out, sources)
-    recording, reasons = None, []
-    for source in sources:
-        try:
-            read = read_recording(source, request.model, request.columns)
-            first = None if read.times is None else float(read.times[0])
-            recording = read._replace(start=start_time(request.model, first, request.start))
-            break
-        except DataError as error:
-            reasons.append(str(error))
-    if recording is None:
-        raise typer.BadParameter(f"none can be read: {reasons[0]}", param_hint="--data")
-    if recording.times is None:
-        say(f"no column of times: rows count as {request.model.dt:g} apart (dt of the model)")
-    for message in oddities(request.model, recording):
-        say(f"{sources[len(reasons)]}: {message}")
-    request = request.settled(recording)
-    flt, file = request.make_filter(recording), None
-    learned = getattr(flt, "proposal", None)
-    if isinstance(learned, NeuralProposal):
-        with tempfile.TemporaryDirectory() as folder:
-            learned.save(Path(folder) / "proposal.nopf")
-            file = (Path(folder) / "proposal.nopf").read_bytes()
-    target, colon, name = request.target.rpartition(":")
-    settings = Settings(
-        target=f"{Path(target).absolute()}:{name}" if colon else request.target,
-        columns=request.columns,
-        short=request.short,
-        particles=request.particles,
-        proposal=file,
-        seed=request.seed,
-        start=request.start,
-        recover=request.recover,
-        double=double,
-    )
-    rows = filter_all(settings, sources, out, workers, cluster)
-    failed = [row for row in rows if row["error"] is not None]
-    for row in failed:
-        say(f"{row['recording']}: {row['error']}")
-    if as_json:
-        print(json.dumps({"filter": request.short, "recordings": rows}))
-    else:
-        counts = Counter(row["verdict"] for row in rows if row["error"] is None)
-        found = [f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
-        found += [f"failed: {len(failed)}"] if failed else []
-        print(f"{out}: {len(rows)} recordings, {', '.join(found)}; index.html has them all")
-    if failed:
-        raise typer.Exit(1)
-
-
-def _filter_recording(
-    request: Request, out: Path | None, plot: Path | None, as_json: bool, list_warnings: bool
-) -> None:
-    """Estimates to a file or standard output, then warnings, a picture and a summary."""
-    model = request.model
-    recording = recording_of(Path(request.source), model, request.columns)
-    first = None if recording.times is None else float(recording.times[0])
-    try:
-        recording = recording._replace(start=start_time(model, first, request.start))
-    except DataError as error:
-        raise typer.BadParameter(f"{request.source}: {error}", param_hint="--start") from None
-    if recording.times is None:
-        say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
-    for message in oddities(model, recording):
-        say(message)
-    request = request.settled(recording)
-    flt = request.make_filter(recording)
-    try:
-        posterior = filter_recording(flt, recording, request.seed)
-    except ValueError as error:
-        raise typer.BadParameter(f"{request.source}: {error}") from None
-    names = estimate_names(posterior.state_names, posterior.quantile_levels)
-    rows = estimate_rows(np.asarray(posterior.times), posterior)
-    if out is None:
-        print(csv_table(names, rows), end="")
-    else:
-        write_estimates(out, names, rows)
-    warnings = posterior.warnings(every=list_warnings)
-    for message in warnings:
-        say(message)
-    if plot is not None:
-        _draw(request, recording, posterior, plot)
-    near = accuracy(posterior, recording.truth or {})
-    if out is not None:
-        _print_summary(request, posterior, warnings, near, out, as_json)
-    if not as_json:
-        tell = say if out is None else print  # Standard output may have the estimates.
-        for name, found in near.items():
-            tell(_near_in_words(name, found))
-
-
-def _near_in_words(name: str, found: Accuracy) -> str:
-    words = f"{name}: RMSE {found.rmse:.4g} over {found.rows} rows"
-    if found.coverage is not None and found.nominal is not None:
-        words += f", {100 * found.coverage:.0f} % within the {100 * found.nominal:.0f} % interval"
-    if found.error_over_variance is None:
-        return f"{words}; the filter says that it is exact"
-    return f"{words}, squared error over variance {found.error_over_variance:.2f} (1 is right)"
-
-
-def _draw(request: Request, recording: Recording, posterior: Posterior, plot: Path) -> None:
-    if plot.suffix == ".html":
-        from nopf.report.estimates import About, estimates_page
-
-        about = About(request.target, Path(request.source).name, request.short)
-        page = estimates_page(
-            posterior, about, recording.truth, request.landmarks, model=request.model
-        )
-        write_whole(plot, page.encode())
-    else:
-        from nopf.report.figures import estimate_figure, save
-
-        save(estimate_figure(posterior), plot)
-
-
-def _print_summary(
-    request: Request,
-    posterior: Posterior,
-    warnings: list[str],
-    near: dict[str, Accuracy],
-    out: Path,
-    as_json: bool,
-) -> None:
-    steps = len(posterior.times)
-    ess = None if posterior.ess is None else float(posterior.ess.mean())
-    evidence = float(posterior.log_evidence)
-    medians = np.median(np.asarray(posterior.draws), axis=0)
-    draws = dict(zip(posterior.state_names, medians.tolist(), strict=True))
-    if as_json:
-        summary = {
-            "file": str(out),
-            "steps": steps,
-            "filter": request.short,
-            "particles": request.particles,
-            "mean_ess": ess,
-            "draws": {name: value if np.isfinite(value) else None for name, value in draws.items()},
-            "log_evidence": evidence if np.isfinite(evidence) else None,
-            "warnings": warnings,
-            "verdict": posterior.verdict,
-        }
-        if near:
-            summary["truth"] = {name: found._asdict() for name, found in near.items()}
-        print(json.dumps(summary))
-    else:
-        count = "" if ess is None else f", mean ESS {ess:.0f} of {request.particles}"
-        print(f"{out}: {steps} steps{count}, log-evidence {evidence:.2f}: {posterior.verdict}")
-        known = {name: value for name, value in draws.items() if np.isfinite(value)}
-        if known:
-            worst = min(known, key=lambda name: known[name])
-            print(
-                f"The least known mean, that of {worst}, is worth {draws[worst]:.0f} independent "
-                f"draws: off by {1 / np.sqrt(draws[worst]):.1g} of its standard deviation or so."
-            )
-
-
-def _filter_stream(request: Request, form: str | None, skip_bad: bool) -> None:
-    """An estimate a line, as the lines of standard input come."""
-    request = request.settled(None)
-    flt = request.make_filter(None)
-    if sys.stdin is None:
-        raise typer.BadParameter("standard input is closed", param_hint="-")
-    try:
-        skip = (lambda message: say(f"left out: {message}")) if skip_bad else None
-        rows, incoming = live_rows("standard input", sys.stdin, flt.model, request.columns, skip)
-        names = estimate_names(flt.model.state_names, flt.quantiles)
-        outgoing = form or incoming
-        if outgoing == "csv":
-            print(csv_header(names), flush=True)
-        for values in filter_live(flt, rows, request.seed, say, request.start):
-            line = format_csv(values) if outgoing == "csv" else format_json(names, values)
-            print(line, flush=True)
-    except (DataError, UnicodeDecodeError) as error:
-        say(str(error))
-        raise typer.Exit(2) from None
-    except BrokenPipeError:  # Whoever reads has gone: nothing left to do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,9 +9,17 @@ import typer
 from nopf.command.options import check_writable
 from nopf.files import write_whole
 
+EXAMPLES = (
+    "nopf new robot.py",
+    "python robot.py",
+    "nopf check robot.py:model --data run.csv",
+)
+
+File = Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")]
+
 
 def new_command(
-    file: Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")],
+    file: File,
 ) -> None:
     """Writes a model to start from: a robot that measures distances, with comments."""
     if file.suffix != ".py":
@@ -22,4 +30,4 @@ def new_command(
     template = importlib.resources.files("nopf") / "templates" / "robot.py"
     text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
     write_whole(file, text.encode())
-    print(f"{file} written. Try: nopf check {file}:model")
+    print(f"{file} written. Try: python {file}, then nopf check {file}:model --data run.csv")

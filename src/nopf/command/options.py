@@ -1,9 +1,9 @@
 """Options that several commands have, and checks of what they are given."""
 
 import contextlib
-import difflib
-import sys
+import shutil
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from nopf.benchmarks import BENCHMARKS
+from nopf.command.voice import complain, say
 from nopf.files import FileError, target_of
 from nopf.model import StateSpaceModel
 from nopf.recording import DataError, Named, Recording, read_recording
+from nopf.words import did_you_mean
 
 Model = Annotated[
     str,
@@ -38,9 +40,9 @@ Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, th
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def say(message: str) -> None:
-    """One line to standard error."""
-    print(f"nopf: {message}", file=sys.stderr)
+def show(text: str) -> None:
+    """A sentence of the result, in lines that fit the terminal (80 columns where there is none)."""
+    print(textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False))
 
 
 @contextlib.contextmanager
@@ -75,10 +77,9 @@ def check_known(hint: str, given: Sequence[str], known: Sequence[str]) -> None:
     """Refuses words that are not among the known ones; says which may have been meant."""
     for word in given:
         if word not in known:
-            near = difflib.get_close_matches(word, known, 1, 0.4)
-            suggestion = f"; did you mean {near[0]}?" if near else ""
             raise typer.BadParameter(
-                f"{word!r} is none of {', '.join(known)}{suggestion}", param_hint=hint
+                f"{word!r}{did_you_mean(word, known)} is none of {', '.join(known)}",
+                param_hint=hint,
             )
 
 
@@ -118,5 +119,5 @@ def check_pictures() -> None:
         import matplotlib.figure  # noqa: F401
         import plotly  # noqa: F401
     except ImportError:
-        say("pictures need matplotlib and Plotly: python -m pip install 'nopf[plots]'")
+        complain("pictures need matplotlib and Plotly: python -m pip install 'nopf[plots]'")
         raise typer.Exit(1) from None

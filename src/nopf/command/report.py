@@ -10,6 +10,11 @@ from nopf.benchmarks.results import Results, ResultsError
 from nopf.command.options import AsJson, check_pictures, check_writable
 from nopf.files import write_whole
 
+EXAMPLES = (
+    "nopf report results",
+    "nopf report results --out page.html --figures svg",
+)
+
 Folder = Annotated[Path, typer.Argument(help="A folder of results, from bench or sweep.")]
 Out = Annotated[Path | None, typer.Option(help="The page; FOLDER/report.html if left out.")]
 Figures = Annotated[

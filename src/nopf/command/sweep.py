@@ -19,7 +19,13 @@ from nopf.command.cells import (
     conclude,
     run_cells,
 )
-from nopf.command.options import AsJson, say
+from nopf.command.options import AsJson
+from nopf.command.voice import say
+
+EXAMPLES = (
+    "nopf sweep sensor-bias --filters kf,bpf --particles 100,1000 --seeds 3",
+    "nopf sweep range-only --particles 100,1000,10000 --out results",
+)
 
 Particles = Annotated[str, typer.Option(help="With commas.")]
 

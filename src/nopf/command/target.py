@@ -14,6 +14,7 @@ import typer
 from nopf.benchmarks import BENCHMARKS
 from nopf.gaussian import Numbers
 from nopf.model import StateSpaceModel
+from nopf.words import did_you_mean
 
 
 class Loaded(NamedTuple):
@@ -56,6 +57,7 @@ def load(target: str) -> Loaded:
     if not colon or not path.endswith(".py"):
         raise typer.BadParameter(
             f"expected FILE.py:OBJECT or one of {', '.join(BENCHMARKS)}, got {target!r}"
+            f"{did_you_mean(target, BENCHMARKS)}"
         )
     if not Path(path).is_file():
         raise typer.BadParameter(f"{path}: no such file")
@@ -66,7 +68,7 @@ def load(target: str) -> Loaded:
         raise typer.BadParameter(
             f"{path}: expected a nopf.StateSpaceModel named {name}, "
             f"found {'none' if found is None else type(found).__name__}; "
-            f"models in this file: {', '.join(models) or 'none'}"
+            f"models in this file: {', '.join(models) or 'none'}{did_you_mean(name, models)}"
         )
     return Loaded(found, None, module)
 

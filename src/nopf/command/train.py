@@ -19,13 +19,19 @@ from nopf.command.options import (
     check_writable,
     named_columns,
     recording_of,
-    say,
     warnings_said,
 )
 from nopf.command.target import Loaded, load
+from nopf.command.voice import say, tell, voice
 from nopf.recipe import Recipe
 from nopf.recording import DataError, Named, imitation
 from nopf.training.to_file import Series, Trained, train_to_file
+
+EXAMPLES = (
+    "nopf train robot.py:model --data run.csv --out robot.nopf",
+    "nopf train robot.py:model --horizon 100 --out robot.nopf --fresh",
+    "nopf filter robot.py:model --data run.csv --proposal robot.nopf --out out.csv",
+)
 
 Out = Annotated[Path, typer.Option(help="Where to write the proposal.")]
 Horizon = Annotated[
@@ -95,6 +101,7 @@ def train_command(
         part.unlink(missing_ok=True)
     check_writable(part, "--out")
     before = out.exists()
+    tell(f"training on series of {series.horizon} steps; the first seconds are compiling")
     with warnings_said():
         trained = train_to_file(
             loaded.model,
@@ -104,6 +111,7 @@ def train_command(
             file=out,
             part=part,
             keep_half=True,
+            progress=voice.bars,
         )
     if trained.interrupted and before:
         say(f"{out} is kept as it was; the run is in {part}")

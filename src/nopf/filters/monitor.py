@@ -9,6 +9,7 @@ import numpy as np
 from nopf.arguments import finite_number
 from nopf.filters.health import FORGET, LOST
 from nopf.robust import Tails
+from nopf.words import listed
 
 PATIENCE = 5  # steps that a mean has to be poor before it is reported
 HURRY = 2.5  # so many times sooner if it is worth less than half the draws that would do
@@ -283,7 +284,7 @@ class Monitor:
             names = [self.state_names[i] if self.state_names else f"state {i}" for i in poor]
             few = max(1.0, float(draws[poor].min()))
             worth = _counted(few, "independent draw")
-            named = f"{', '.join(names)} {'are' if len(names) > 1 else 'is'}"
+            named = f"{listed(names)} {'are' if len(names) > 1 else 'is'}"
             yield "coarse", SAYS["coarse"].format(named, worth, 1 / np.sqrt(few))
 
     def _lasts(self, kind: str) -> bool:

@@ -9,6 +9,10 @@ from nopf.recording.columns import Columns as Columns
 from nopf.recording.columns import DataError as DataError
 from nopf.recording.columns import Named as Named
 from nopf.recording.columns import choose_columns as choose_columns
+from nopf.recording.estimate import ALONE as ALONE
+from nopf.recording.estimate import Beside as Beside
+from nopf.recording.estimate import Estimates as Estimates
+from nopf.recording.estimate import estimate as estimate
 from nopf.recording.estimate import filter_recording as filter_recording
 from nopf.recording.estimate import oddities as oddities
 from nopf.recording.estimate import start_time as start_time
@@ -22,8 +26,13 @@ from nopf.recording.reading import Row as Row
 from nopf.recording.reading import csv_rows as csv_rows
 from nopf.recording.reading import json_rows as json_rows
 from nopf.recording.reading import read_recording as read_recording
+from nopf.recording.runs import Run as Run
+from nopf.recording.runs import content_of as content_of
+from nopf.recording.runs import read_run as read_run
+from nopf.recording.runs import runs_of as runs_of
 from nopf.recording.writing import csv_header as csv_header
 from nopf.recording.writing import csv_table as csv_table
 from nopf.recording.writing import format_csv as format_csv
 from nopf.recording.writing import format_json as format_json
+from nopf.recording.writing import plain as plain
 from nopf.recording.writing import write_estimates as write_estimates

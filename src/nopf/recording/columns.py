@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nopf.model import StateSpaceModel
+from nopf.words import did_you_mean, listed
 
 TIME_NAMES = ("time", "t", "timestamp")
 
@@ -26,6 +27,13 @@ class Columns(NamedTuple):
     controls: tuple[str, ...]
     observations: tuple[str, ...]
     truth: dict[str, str]
+
+    @property
+    def every(self) -> list[str]:
+        """All of them, each once."""
+        times = () if self.time is None else (self.time,)
+        names = (*times, *self.controls, *self.observations, *self.truth.values())
+        return list(dict.fromkeys(names))
 
 
 class Named(NamedTuple):
@@ -60,7 +68,7 @@ def choose_columns(
     if len(wanted) != width:
         raise DataError(
             f"{where}: the model's observation has {width} numbers, but {len(wanted)} columns were "
-            f"named: {', '.join(wanted)}"
+            f"named: {listed(wanted)}"
         )
     driven: tuple[str, ...] = ()
     if model.reads_control:
@@ -73,8 +81,8 @@ def choose_columns(
         if model.control_names and len(driven) != len(model.control_names):
             raise DataError(
                 f"{where}: the model reads {len(model.control_names)} controls "
-                f"({', '.join(model.control_names)}), but {len(driven)} columns were named: "
-                f"{', '.join(driven)}"
+                f"({listed(model.control_names)}), but {len(driven)} columns were named: "
+                f"{listed(driven)}"
             )
     elif named.controls:
         raise DataError(f"{where}: --controls names columns, but the model reads no step.control")
@@ -85,15 +93,19 @@ def choose_columns(
     chosen = [*([] if time is None else [time]), *driven, *wanted]
     for name in chosen:
         if chosen.count(name) > 1:
-            raise DataError(f"{where}: column {name!r} is used twice: {', '.join(chosen)}")
+            raise DataError(f"{where}: column {name!r} is used twice: {listed(chosen)}")
         if found.count(name) != 1:
-            many = "no column" if name not in found else "several columns"
             raise DataError(
-                f"{where}: {many} {name!r}; there are {', '.join(found)}. Choose with --time, "
-                "--controls and --observations, or name them in the model (observation_names=, "
-                "control_names=)"
+                f"{where}: {_not_one(name, found)}. Choose with --time, --controls and "
+                "--observations, or name them in the model (observation_names=, control_names=)"
             )
     return Columns(time, driven, wanted, _true_states(where, found, model, named.truth))
+
+
+def _not_one(name: str, found: Sequence[str]) -> str:
+    many = "several columns" if name in found else "no column"
+    near = "" if name in found else did_you_mean(name, found)
+    return f"{many} {name!r}{near}; there are {listed(found)}"
 
 
 def _true_states(
@@ -106,12 +118,11 @@ def _true_states(
         state = state if equals else state.removeprefix("true_")
         if state not in model.state_names:
             raise DataError(
-                f"{where}: --truth: {state!r} is none of the states "
-                f"{', '.join(model.state_names)}; write state=column"
+                f"{where}: --truth: {state!r}{did_you_mean(state, model.state_names)} is none of "
+                f"the states {listed(model.state_names)}; write state=column"
             )
         if found.count(column) != 1:
-            many = "no column" if column not in found else "several columns"
-            raise DataError(f"{where}: --truth: {many} {column!r}; there are {', '.join(found)}")
+            raise DataError(f"{where}: --truth: {_not_one(column, found)}")
         if state in states:
             raise DataError(f"{where}: --truth: {state!r} is named twice")
         states[state] = column

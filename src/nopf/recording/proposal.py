@@ -29,6 +29,7 @@ def proposal_for(
     recording: Recording | None,
     seed: int,
     say: Callable[[str], None],
+    progress: bool | None = None,
 ) -> NeuralProposal:
     """A proposal for a model and a recording: from the cache, or trained now.
 
@@ -39,6 +40,7 @@ def proposal_for(
         recording: what shall be filtered; None for a stream of which nothing is known yet.
         seed: of training.
         say: is told what happens.
+        progress: whether training shows a bar; on a terminal only if left out.
     """
     if recording is None:
         series, recipe = _stream(model)
@@ -66,6 +68,7 @@ def proposal_for(
         recipe,
         file=file,
         part=None if file is None else file.with_suffix(".part"),
+        progress=progress,
     )
     return trained.proposal
 

@@ -23,6 +23,7 @@ from nopf.recording.columns import (
     is_time,
     observed,
 )
+from nopf.words import listed
 
 PLAIN = re.compile(r"[\s0-9a-zA-Z.+-]*", re.ASCII)  # what numbers are written with
 LARGEST = 3e38  # what single precision holds
@@ -76,11 +77,16 @@ def read_recording(
         with path.open("rb") as stream:
             magic = stream.peek(4)[:4]
             if magic == b"PAR1":
-                return _gather(str(file), _parquet_rows(path, model, named))
+                return gather(str(file), _parquet_rows(path, model, named))
+            if path.suffix.lower() == ".parquet":
+                raise DataError(
+                    f"{file}: not Parquet, although it is called so (it begins with {magic!r}); "
+                    "if it is CSV, rename it to .csv"
+                )
             packed = magic[:2] == b"\x1f\x8b"
             content: Any = gzip.GzipFile(fileobj=stream) if packed else stream
             lines = io.TextIOWrapper(content, "utf-8-sig", newline="")
-            return _gather(str(file), csv_rows(str(file), lines, model, named))
+            return gather(str(file), csv_rows(str(file), lines, model, named))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file}: the gzip file is damaged or cut short ({error})") from None
     except UnicodeDecodeError as error:
@@ -159,8 +165,8 @@ def json_rows(
             wanted = observed(model, named)
             if not any(name in cells for name in wanted):
                 raise DataError(
-                    f"{where}, row {number}: none of {', '.join(wanted)}; there are "
-                    f"{', '.join(cells)}. Choose with --observations, or name them in the model"
+                    f"{where}, row {number}: none of {listed(wanted)}; there are "
+                    f"{listed(list(cells))}. Choose with --observations, or name them in the model"
                 )
             known = [*cells, *(name for name in wanted if name not in cells)]
             parser = _Parser(where, choose_columns(where, known, model, named))
@@ -245,29 +251,45 @@ class _Parser:
 
 
 def _parquet_rows(path: Path, model: StateSpaceModel, named: Named) -> Iterator[Row]:
+    pyarrow = parquet_library(path)
+    try:
+        found = pyarrow.parquet.read_schema(path).names
+        columns = choose_columns(str(path), found, model, named)
+        table = pyarrow.parquet.read_table(path, columns=columns.every)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: the Parquet file is damaged or cut short ({reason})") from None
+    return table_rows(str(path), table, columns)
+
+
+def parquet_library(path: Path) -> Any:
+    """pyarrow, with what reads Parquet."""
     try:
         import pyarrow
+        import pyarrow.dataset
         import pyarrow.parquet
     except ImportError:
         raise DataError(
             f"{path}: reading Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
         ) from None
-    try:
-        found = pyarrow.parquet.read_schema(path).names
-        columns = choose_columns(str(path), found, model, named)
-        names = [*([columns.time] if columns.time else []), *columns.controls]
-        more = [c for c in columns.truth.values() if c not in (*names, *columns.observations)]
-        table = pyarrow.parquet.read_table(path, columns=[*names, *columns.observations, *more])
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: the Parquet file is damaged or cut short ({reason})") from None
-    parser = _Parser(str(path), columns)
+    return pyarrow
+
+
+def table_rows(where: str, table: Any, columns: Columns) -> Iterator[Row]:
+    """The rows of a table of pyarrow."""
+    parser = _Parser(where, columns)
     values = {name: table.column(name).to_pylist() for name in table.column_names}
     for number in range(table.num_rows):
         yield parser.parse(number + 1, {name: column[number] for name, column in values.items()})
 
 
-def _gather(where: str, rows: Iterator[Row]) -> Recording:
+def gather(where: str, rows: Iterator[Row]) -> Recording:
+    """A recording of rows.
+
+    Args:
+        where: the file, for messages.
+        rows: what it holds.
+    """
     collected = list(rows)
     if not collected:
         raise DataError(f"{where}: expected at least one row of measurements below the names")

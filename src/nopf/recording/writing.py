@@ -5,11 +5,14 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nopf.files import write_whole
 from nopf.recording.columns import DataError
+
+KIND = "kind"  # of a row: estimate or forecast
 
 
 def csv_header(names: Sequence[str]) -> str:
@@ -32,18 +35,30 @@ def format_csv(values: np.ndarray) -> str:
     return ",".join([repr(float(values[0])), *cells])
 
 
-def csv_table(names: Sequence[str], rows: np.ndarray) -> str:
-    """Estimates as CSV."""
-    return "\n".join([csv_header(names), *(format_csv(row) for row in rows)]) + "\n"
+def csv_table(names: Sequence[str], rows: np.ndarray, kinds: Sequence[str] | None = None) -> str:
+    """Estimates as CSV; with a last column `kind` if some rows are forecasts."""
+    if kinds is None:
+        lines = [csv_header(names), *(format_csv(row) for row in rows)]
+    else:
+        lines = [csv_header([*names, KIND])]
+        lines += [f"{format_csv(row)},{kind}" for row, kind in zip(rows, kinds, strict=True)]
+    return "\n".join(lines) + "\n"
 
 
 def format_json(names: Sequence[str], values: np.ndarray) -> str:
     """One line; null where there is no number."""
+    return json.dumps(dict(zip(names, plain(values), strict=True)))
+
+
+def plain(values: np.ndarray) -> list[float | None]:
+    """The numbers of a row of estimates for JSON, as CSV has them: None where there is none."""
     rounded = [float(_digits(value)) if np.isfinite(value) else None for value in values[1:]]
-    return json.dumps(dict(zip(names, [float(values[0]), *rounded], strict=True)))
+    return [float(values[0]), *rounded]
 
 
-def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
+def write_estimates(
+    file: Path, names: Sequence[str], rows: np.ndarray, kinds: Sequence[str] | None = None
+) -> None:
     """Writes estimates, whole or not at all: Parquet if the file is called so, otherwise CSV."""
     if file.suffix == ".parquet":
         try:
@@ -54,8 +69,9 @@ def write_estimates(file: Path, names: Sequence[str], rows: np.ndarray) -> None:
                 f"{file}: writing Parquet needs pyarrow: python -m pip install 'nopf[tables]'"
             ) from None
         buffer = io.BytesIO()
-        columns = dict(zip(names, rows.T, strict=True))
+        columns: dict[str, Any] = dict(zip(names, rows.T, strict=True))
+        columns |= {} if kinds is None else {KIND: list(kinds)}
         pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
         write_whole(file, buffer.getvalue())
         return
-    write_whole(file, csv_table(names, rows).encode())
+    write_whole(file, csv_table(names, rows, kinds).encode())

@@ -1,7 +1,7 @@
 """A robot that drives in a plane and measures its distance to three beacons. Change it to yours.
 
-nopf check TEMPLATE:model                     is the model sound, and which filter suits it?
 python TEMPLATE                               simulates a drive and writes run.csv
+nopf check TEMPLATE:model --data run.csv      is the model sound, and which filter suits it?
 nopf filter TEMPLATE:model --data run.csv --out states.csv --plot states.svg
 """
 
