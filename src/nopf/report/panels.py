@@ -188,7 +188,7 @@ def signs(shown: Shown) -> str:
         spikes = extremes(shown.times, np.asarray(values, np.float64), most)
         figure.add_trace(plots.line(*spikes, line={"color": GREY, "width": 1.2}), row=row, col=1)
         if name == "p-value":
-            figure.update_yaxes(type="log", row=row, exponentformat="power")
+            figure.update_yaxes(type="log", row=row, exponentformat="power", nticks=4)
         if name == "p-value" and posterior.tails is not None:
             nominal = np.asarray(posterior.nominal_p_value, np.float64)
             look = {"color": COLOUR, "width": 1}

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-MOST = 3000  # points of a line
-LEAST = 600
-NUMBERS = 200_000  # of a page
+MOST = 2400  # points of a line
+LEAST = 500
+NUMBERS = 150_000  # of a page
 
 
 def points(lines: int) -> int:
