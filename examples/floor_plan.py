@@ -9,6 +9,7 @@ its pixels it is interpolated, so that the likelihood has a gradient and a propo
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,11 +107,13 @@ def transition(x: Any, step: nopf.Step) -> Any:
 
 def observation_log_prob(y: Any, x: Any, step: nopf.Step) -> Any:
     """The likelihood field; beams without a range (NaN) say nothing."""
-    angle = x[2] + BEAMS
     known = ~jnp.isnan(y)
-    length = jnp.where(known, y, 0.0)
-    ends = x[:2] + length[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-    apart = jax.vmap(distance)(ends)
+
+    def from_wall(angle: Any, length: Any) -> Any:
+        """How far from a wall the beam ends."""
+        return distance(x[:2] + length * jnp.stack([jnp.cos(angle), jnp.sin(angle)]))
+
+    apart = jax.vmap(from_wall)(x[2] + BEAMS, jnp.where(known, y, 0.0))
     near = jnp.exp(-0.5 * (apart / SPREAD) ** 2) / (SPREAD * np.sqrt(2 * np.pi))
     log_prob = jnp.log((1 - STRAY) * near + STRAY / REACH)
     # Neighbouring beams err together, by the same error of the plan: each counts for a half.
@@ -199,7 +202,7 @@ def drive(seed: int) -> Drive:
     return Drive(np.asarray(scan(keys, truth)), measured, truth, len(poses[0]))
 
 
-def _along(path: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+def _along(path: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
     """Poses half a metre a second along a path with rounded corners, and the true odometry."""
     corners = CELL * (np.array(path) + 0.5)
     corners[:, 1] = HEIGHT - corners[:, 1]

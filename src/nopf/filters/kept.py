@@ -130,7 +130,9 @@ def _blank(header: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         # Of a kind only: files in single and in double precision are as good.
         return jax.ShapeDtypeStruct((*lead, t, *rest), jax.dtypes.canonicalize_dtype(of))
 
-    info = {name: shape() for name in SIGNS} | {name: shape(of=k) for name, k in KINDS.items()}
+    info: dict[str, Any] = {name: shape() for name in SIGNS} | {
+        name: shape(of=k) for name, k in KINDS.items()
+    }
     info |= {"mean": shape(d), "cov": shape(d, d), "error": shape(d), "innovation": shape(m)}
     info |= {"quantiles": shape(len(levels), d), "ess": shape() if header["weighted"] else None}
     kept, controls = header["kept"], header["controls"]
