@@ -8,8 +8,8 @@ A cell that fails ends it with the error, as does one that takes more than five 
 import sys
 from pathlib import Path
 
-import nbformat  # type: ignore[import-not-found]
-from nbclient import NotebookClient  # type: ignore[import-not-found]
+import nbformat
+from nbclient import NotebookClient
 
 
 def main(source: Path, folder: Path) -> None:

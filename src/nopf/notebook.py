@@ -45,7 +45,7 @@ class Bar:
     """A bar under a cell of a notebook. It needs no widgets: the text is replaced as it goes on."""
 
     def __init__(self, label: str):
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
+        from IPython.display import HTML, display
 
         self._html, self._label, self._lines = HTML, label, list[str]()
         self._last = (0.0, "")
