@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-range-bearing demo-range-only docs reproduce test test-slow test-all fuzz lint types format bench-peers clean
+.PHONY: setup demo demo-range-bearing demo-range-only docs notebooks reproduce test test-slow test-all fuzz lint types format bench-peers clean
 
 setup: $(READY)
 
@@ -39,6 +39,18 @@ docs: $(VENV)/.docs
 
 $(VENV)/.docs: $(READY) requirements-docs.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
+# Every notebook from the first cell to the last; with their outputs they are in demo/notebooks.
+notebooks: $(VENV)/.notebooks
+	@mkdir -p demo/notebooks
+	for notebook in notebooks/*.ipynb; do \
+		echo "$$notebook"; \
+		$(BIN)/python -m notebooks "$$notebook" demo/notebooks || exit 1; \
+	done
+
+$(VENV)/.notebooks: $(READY) requirements-notebooks.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-notebooks.txt
 	@touch $@
 
 # The paper's tables, figures and sweeps, and the pages of docs that show them. Stop it at any time and

@@ -5,9 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+
+import nopf
 
 ROOT = Path(__file__).parent.parent
 
@@ -72,6 +75,25 @@ def test_code_in_documents_runs(document, language, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_lines_of_the_package_run():
+    """`help(nopf)` begins with the ten lines of the first page, which are run there."""
+    code = [line for line in nopf.__doc__.splitlines() if line.startswith("    ") or not line]
+    lines = textwrap.dedent("\n".join(code)).strip()
+    (first,) = [text for language, text in blocks("docs/index.md") if language == "python"]
+    assert lines == first.strip()
+    assert len(lines.splitlines()) > 10
+
+
+def test_all_names_are_there_and_documented():
+    """What is in `__all__` can be had, and is in the reference."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    written = set(re.findall(r"^::: nopf\.(\w+)$", pages, re.MULTILINE))
+    assert set(nopf.__all__) == written | {"benchmarks"}
+    for name in nopf.__all__:
+        assert getattr(nopf, name) is not None
+        assert name in dir(nopf)
 
 
 def test_several_sensors():

@@ -9,7 +9,7 @@ import nopf
 
 SOURCE = Path(nopf.__file__).parent
 # Left to right, as CONTRIBUTING.md has it.
-FIRST = ("compiling", "words", "crowd", "layout", "keys")
+FIRST = ("compiling", "words", "crowd", "layout", "keys", "notebook")
 LEFT = ("gaussian", "arguments", "steps", "trigonometry", "space", "plots", "robust")
 MIDDLE = ("noise", "likelihood", "unordered", "functions", "model", "simulate", "linear")
 TOOLS = ("marginal", "resampling", "recipe", "files", "cache")

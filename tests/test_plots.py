@@ -7,6 +7,7 @@ import pytest
 from matplotlib import pyplot
 
 import nopf
+from nopf.arguments import positive_integer
 from tests import models
 
 mpl.use("agg")
@@ -121,7 +122,49 @@ def test_a_training_curve():
     np.testing.assert_allclose(fraction.lines[0].get_ydata(), 100 * proposal.history[:, 3])
 
 
+def test_a_model_shows_a_few_of_its_paths(driven):
+    model = driven[2].model
+    axes = model.plot(8, jax.random.key(3), paths=3, times=np.arange(8) / 2 + 0.5)
+    assert [panel.get_ylabel() for panel in axes] == ["x", "y", "heading", "y"]
+    assert axes[3].get_xlabel() == "x"
+    for panel in axes[:3]:
+        assert len(panel.lines) == 3
+        np.testing.assert_allclose(panel.lines[0].get_xdata(), np.arange(8) / 2 + 0.5)
+    for k in range(3):
+        x, y = (axes[i].lines[k].get_ydata() for i in range(2))
+        np.testing.assert_allclose(axes[3].lines[2 * k].get_xydata(), np.stack([x, y], axis=1))
+        # They follow the motion: as far as it goes, but for its noise.
+        heading = axes[2].lines[k].get_ydata()
+        assert np.abs(np.diff(heading)).max() < 0.2
+        assert np.abs(np.diff(x) - 0.1 * np.cos(heading[:-1])).max() < 0.1
+    assert len(models.linear().plot(4, paths=2)) == 2
+    assert len(models.linear().plot(4, plane=("x1", "x0"))) == 3
+    with pytest.raises(ValueError, match="plane: expected two of x0, x1"):
+        models.linear().plot(4, plane=("x1", "x9"))
+
+
+def test_a_model_far_from_zero_shows_where_it_is():
+    axes = models.linear(origin={"x0": 1e6}).plot(4, paths=2)
+    assert axes[0].lines[0].get_ydata().min() > 9e5
+    assert nopf.marginalise(models.linear()).plot(4)[0].get_ylabel() == "x0"
+
+
 def test_particles_as_a_round_float():
-    assert nopf.ParticleFilter(models.linear(), particles=1e3).particles == 1000
+    linear, key = models.linear(), jax.random.key(0)
+    assert positive_integer(np.float32(10), "n") == positive_integer(np.int64(10), "n") == 10
+    for given in (10, 1e1):
+        for flt in (
+            nopf.ParticleFilter(linear, particles=given),
+            nopf.AuxiliaryFilter(linear, None, given),
+            nopf.EnsembleKalmanFilter(linear, given),
+            nopf.KalmanFilter(linear, given),
+        ):
+            assert flt.particles == 10
+            assert isinstance(flt.particles, int)
+        assert nopf.NudgedProposal(given).particles == 10
+        assert nopf.InnerSamplingProposal(given).candidates == 10
+    exact = nopf.KalmanFilter(linear).run(np.zeros((3, 2)))
+    assert nopf.KalmanFilter(linear).forecast(exact, 2e0).mean.shape == (2, 2)
+    assert nopf.calibration(nopf.KalmanFilter(linear), 2e0, key, series=2e1).ranks.shape[0] == 20
     with pytest.raises(TypeError, match=r"particles: expected a positive whole number, got 1\.5"):
         nopf.ParticleFilter(models.linear(), particles=1.5)

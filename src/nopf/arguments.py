@@ -52,7 +52,7 @@ def finite_number(value: Any, name: str) -> float:
 
 def positive_integer(value: Any, name: str) -> int:
     """`value` if it is a whole number of at least one; otherwise a message about `name`."""
-    if isinstance(value, float) and value.is_integer():  # 1e3
+    if isinstance(value, float | np.floating) and value.is_integer():  # 1e3
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}: expected a positive whole number, got {shown(value)}")

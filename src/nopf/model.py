@@ -10,16 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from nopf import notebook, plots
 from nopf.arguments import (
     ControlIsRead,
     OutOfRange,
     UnknownControl,
     as_array,
     check_angles,
+    check_key,
     check_names,
     check_origin,
     expect_shape,
     finite_number,
+    positive_integer,
     shape_of,
 )
 from nopf.functions import (
@@ -54,6 +57,7 @@ from nopf.trigonometry import vectorised
 Particle: TypeAlias = Any
 """What a filter moves and weighs: a state `(d,)`, or a `Marginal` of a marginalised model."""
 
+LISTED = 8  # names that a line has room for
 LIKELY_CONTROLS = 6  # for a trial call, where nobody says how many there are
 
 
@@ -173,6 +177,54 @@ class StateSpaceModel(eqx.Module):
         self.likelihood = likelihood
         self._trial(self.check)
 
+    def __repr__(self) -> str:
+        states = f"{len(self.state_names)} states ({listed(self.state_names)})"
+        seen = f"{len(self.observation_names)} observations ({listed(self.observation_names)})"
+        return f"{type(self).__name__}: {states}, {seen}, dt {self.dt:g}"
+
+    def _repr_html_(self) -> str:
+        kinds = [
+            ("state", self.state_names, self.space.angles),
+            ("observation", self.observation_names, self.observation_space.angles),
+            ("control", self.control_names, ()),
+        ]
+        rows = [
+            (kind, name, "angle" if i in angles else "")
+            for kind, names, angles in kinds
+            for i, name in enumerate(names)
+        ]
+        return notebook.table(f"{type(self).__name__}, dt {self.dt:g}", ("", "name", ""), rows)
+
+    def plot(
+        self,
+        horizon: int | float = 100,
+        key: PRNGKeyArray | None = None,
+        *,
+        paths: int | float = 5,
+        times: Any = None,
+        controls: Any = None,
+        start: float | None = None,
+        plane: Sequence[str] | None = None,
+    ) -> np.ndarray:
+        """Simulates a few paths and draws them: every state over time, and the plane if two states
+        are a place (needs the `plots` extra).
+
+        Args:
+            horizon: number of steps.
+            key: random key; `jax.random.key(0)` if left out.
+            paths: how many.
+            times, controls, start: as for `nopf.simulate`.
+            plane: the two states that are a place; found by their names if left out.
+
+        Returns:
+            the axes of matplotlib: one a state, and the plane's last if there is one.
+        """
+        steps = self.steps(positive_integer(horizon, "horizon"), times, controls, start)
+        key = jax.random.key(0) if key is None else check_key(key)
+        drawn = _walks(self.whole, steps, jax.random.split(key, positive_integer(paths, "paths")))
+        states = np.asarray(self.space.absolute(drawn))
+        return plots.draw_paths(steps.time, states, self.space, self.state_names, plane)
+
     # For one particle ---------------------------------------------------------------------------
 
     def sample_prior(self, key: PRNGKeyArray) -> Particle:
@@ -224,6 +276,17 @@ class StateSpaceModel(eqx.Module):
 
     def sample_transition(self, key: PRNGKeyArray, x: Particle, step: Step) -> Particle:
         return self.move(x, jax.random.normal(key, (self.noise_size,)), step)
+
+    def advance(
+        self, key: PRNGKeyArray, x: Particle, step: Step
+    ) -> tuple[Particle, Float[Array, " m"]]:
+        """A step of a simulation: the next particle, and what is observed of it."""
+        state_key, observation_key = jax.random.split(key)
+        x = self.sample_transition(state_key, x, step)
+        y = self.sample_observation(observation_key, x, step)
+        count = self.assimilation_size
+        white = jax.random.normal(jax.random.fold_in(state_key, 1), (count,)) if count else y[:0]
+        return self.assimilate(x, y, step, white), y
 
     def process_noise_at(self, step: Step, x: Particle | None = None) -> Gaussian:
         """The zero-mean process noise of this step, where it is additive.
@@ -425,6 +488,28 @@ class StateSpaceModel(eqx.Module):
                 raise  # Otherwise there may be more of them than was thought likely.
         self.reads_control = True
         return None
+
+
+@eqx.filter_jit
+def _walks(model: StateSpaceModel, steps: Step, keys: Any) -> Float[Array, "p t d"]:
+    """Paths of the state, one a key."""
+
+    def one(key: PRNGKeyArray) -> Array:
+        start_key, key = jax.random.split(key)
+
+        def advance(x: Particle, inputs: Any) -> Any:
+            x, _ = model.advance(inputs[0], x, inputs[1])
+            return x, x
+
+        keys = jax.random.split(key, steps.index.shape[0])
+        return jax.lax.scan(advance, model.sample_prior(start_key), (keys, steps))[1]
+
+    return jax.vmap(one)(keys)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas; of many the first."""
+    return ", ".join(names if len(names) <= LISTED else (*names[: LISTED - 1], "…"))
 
 
 def check_model(model: StateSpaceModel) -> StateSpaceModel:

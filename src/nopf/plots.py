@@ -115,6 +115,11 @@ def draw_states(panels: Any, found: Estimates, truth: np.ndarray | None = None) 
         panels[0].legend(fontsize=9)
 
 
+def has_plane(names: Sequence[str]) -> bool:
+    """Whether the names of two states say that they are a place."""
+    return any(set(pair) <= set(names) for pair in PLACES)
+
+
 def plane_of(names: Sequence[str], plane: Any = None) -> tuple[int, int]:
     """Which two states are a place: those asked for, or those whose names say so."""
     if plane is None:
@@ -159,6 +164,49 @@ def draw_map(
     panel.set_xlabel(found.state_names[own[0]])
     panel.set_ylabel(found.state_names[own[1]])
     panel.legend(fontsize=9)
+
+
+def draw_paths(
+    times: np.ndarray,
+    paths: Float[np.ndarray, "p t d"],
+    space: Space,
+    names: Sequence[str],
+    plane: Any = None,
+) -> np.ndarray:
+    """Some paths: each state over time, and the plane in a panel of its own on the right.
+
+    Args:
+        times: `(t,)`.
+        paths: the states.
+        space: which of them are angles.
+        names: of the states.
+        plane: two names; found if left out, and left away if there are none.
+    """
+    found = plane_of(names, plane) if plane is not None or has_plane(names) else None
+    count = len(names)
+    height = 1.7 * count + 0.4
+    axes = new_axes(count, 8.0 if found is None else 12.0, max(height, 4.0 * (found is not None)))
+    whole = np.array(paths, np.float64)
+    angles = list(space.angles)
+    whole[..., angles] = np.unwrap(whole[..., angles], axis=1)
+    for i, (name, panel) in enumerate(zip(names, axes, strict=True)):
+        panel.plot(times, whole[:, :, i].T, lw=1)
+        panel.set_ylabel(name)
+        panel.sharex(axes[-1])
+    axes[-1].set_xlabel("time")
+    if found is None:
+        return axes
+    figure = axes[0].figure
+    for row, panel in enumerate(axes):
+        panel.set_subplotspec(figure.add_gridspec(count, 2)[row, 0])
+    panel = figure.add_subplot(figure.add_gridspec(count, 2)[:, 1])
+    for path in whole[..., list(found)]:
+        (line,) = panel.plot(*path.T, lw=1)
+        panel.plot(*path[0], "o", color=line.get_color(), ms=4)
+    panel.set_aspect("equal", adjustable="datalim")
+    panel.set_xlabel(names[found[0]])
+    panel.set_ylabel(names[found[1]])
+    return np.append(axes, panel)
 
 
 def draw_history(panels: Any, history: Float[np.ndarray, "k 4"]) -> None:

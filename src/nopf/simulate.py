@@ -31,17 +31,24 @@ class Trajectories(eqx.Module):
     observations: Float[AnyArray, "*batch t m"]
     steps: Step
 
+    def __repr__(self) -> str:
+        seen, states = np.shape(self.observations), np.shape(self.states)
+        if len(seen) not in (2, 3) or len(states) != len(seen):
+            return super().__repr__()
+        words = f"{seen[-2]} steps, {states[-1]} states, {seen[-1]} observations"
+        return f"Trajectories: {f'{seen[0]} series, ' * (len(seen) == 3)}{words}"
+
 
 def simulate(
     model: StateSpaceModel,
-    horizon: int,
+    horizon: int | float,
     key: PRNGKeyArray,
     *,
     initial_state: Numbers | None = None,
     times: Numbers | None = None,
     controls: Numbers | None = None,
     start: float | None = None,
-    batch: int | None = None,
+    batch: int | float | None = None,
 ) -> Trajectories:
     """Draws states and observations from the model.
 
@@ -73,7 +80,7 @@ def simulate_particles(
     steps: Step,
     key: PRNGKeyArray,
     initial_state: Numbers | None = None,
-    batch: int | None = None,
+    batch: int | float | None = None,
 ) -> Trajectories:
     """Trajectories at these steps; of a marginalised model those of its particles.
 
@@ -118,12 +125,7 @@ def simulate_steps(
 
     def advance(x: Particle, inputs: Any) -> Any:
         key, step = inputs
-        state_key, observation_key = jax.random.split(key)
-        x = model.sample_transition(state_key, x, step)
-        y = model.sample_observation(observation_key, x, step)
-        count = model.assimilation_size
-        white = jax.random.normal(jax.random.fold_in(state_key, 1), (count,)) if count else y[:0]
-        x = model.assimilate(x, y, step, white)
+        x, y = model.advance(key, x, step)
         return x, (x, y)
 
     initial_state = model.wrap(initial_state)

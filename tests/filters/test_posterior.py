@@ -1,3 +1,5 @@
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,3 +60,40 @@ def test_a_verdict_sums_up_the_warnings():
     )
     flt = nopf.ParticleFilter(never, particles=50)
     assert flt.run([[1.0], [9.0]], key=jax.random.key(0)).verdict == "do not trust it"
+
+
+def test_to_arviz_has_draws_by_their_weights():
+    model = models.unicycle(state_names=("x", "y", "heading"), observation_names=("range", "side"))
+    ys = np.array(nopf.simulate(model, 4, jax.random.key(0)).observations)
+    ys[2, 1] = np.nan
+    flt = nopf.ParticleFilter(model, particles=200)
+    posterior = flt.run(ys, key=jax.random.key(0), keep="particles")
+    tree = posterior.to_arviz(5e3)
+    assert set(tree.children) == {"posterior", "observed_data"}
+    states = tree["posterior"].dataset
+    assert states["heading"].dims == ("chain", "draw", "time")
+    assert dict(states.sizes) == {"chain": 1, "draw": 5000, "time": 4}
+    np.testing.assert_array_equal(tree["observed_data"]["side"], posterior.observations[:, 1])
+    # Means of the draws are those of the weighted particles, and nothing else was drawn.
+    np.testing.assert_allclose(states["x"].mean(("chain", "draw")), posterior.mean[:, 0], atol=2e-3)
+    assert set(states["y"].values[0, :, 1].tolist()) <= set(
+        np.asarray(posterior.particles)[1, :, 1].tolist()
+    )
+    assert posterior.to_arviz()["posterior"].sizes["draw"] == 200
+    with pytest.raises(ValueError, match="to_arviz: the particles are needed"):
+        flt.run(ys, key=jax.random.key(0)).to_arviz()
+    smoothed = flt.smooth(posterior, key=jax.random.key(1), trajectories=7)
+    np.testing.assert_array_equal(
+        smoothed.to_arviz()["posterior"]["y"].values[0], smoothed.trajectories[:, :, 1]
+    )
+    assert repr(smoothed) == "Smoothed: 4 steps, 3 states, 7 trajectories"
+
+
+def test_to_arviz_says_what_is_missing(monkeypatch):
+    flt = nopf.KalmanFilter(models.linear())
+    posterior = flt.run(np.zeros((2, 2)), key=jax.random.key(0), keep="particles")
+    with pytest.raises(ValueError, match="to_arviz: there are no trajectories"):
+        flt.smooth(posterior).to_arviz()
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(ImportError, match=r"install it with: pip install 'nopf\[tables\]'"):
+        posterior.to_arviz()

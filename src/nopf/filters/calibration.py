@@ -116,10 +116,10 @@ class Calibration:
 
 def calibration(
     flt: Filter,
-    horizon: int,
+    horizon: int | float,
     key: PRNGKeyArray,
     *,
-    series: int = 200,
+    series: int | float = 200,
     model: StateSpaceModel | None = None,
     times: Numbers | None = None,
     controls: Numbers | None = None,

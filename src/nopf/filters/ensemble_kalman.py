@@ -66,6 +66,9 @@ class EnsembleKalmanFilter(Filter[Ensemble]):
         self.health = yes_or_no(health, "health")
         self.circular = yes_or_no(circular, "circular")
 
+    def parts(self) -> list[str]:
+        return [f"{self.particles} particles"]
+
     def begin(self, key: PRNGKeyArray | None) -> Ensemble:
         key, prior_key = jax.random.split(quick(check_key(key)))
         keys = jax.random.split(prior_key, self.particles)

@@ -79,6 +79,11 @@ class Filter(eqx.Module, Generic[Belief]):
     quantiles: eqx.AbstractVar[tuple[float, ...]]
     health: eqx.AbstractVar[bool]
 
+    def __repr__(self) -> str:
+        made_of = "".join(f"{part}, " for part in self.parts())
+        sizes = f"{self.model.space.size} states, {self.model.observation_space.size} observations"
+        return f"{type(self).__name__}: {made_of}{sizes}"
+
     # Hooks --------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -136,6 +141,10 @@ class Filter(eqx.Module, Generic[Belief]):
 
     def check_steps(self, steps: Step) -> None:
         """Refuses steps that the filter cannot take. Most filters take all."""
+
+    def parts(self) -> list[str]:
+        """What a line about the filter names first."""
+        return []
 
     def culprits(self) -> str:
         """What can be to blame for a state that is no number."""
@@ -298,7 +307,7 @@ class Filter(eqx.Module, Generic[Belief]):
     def forecast(
         self,
         posterior: Posterior,
-        steps: int,
+        steps: int | float,
         *,
         times: Numbers | None = None,
         controls: Numbers | None = None,
@@ -312,6 +321,11 @@ class Filter(eqx.Module, Generic[Belief]):
             controls: `(steps, u)` control inputs.
         """
         check_one_series(posterior, "forecast")
+        if posterior.state is None:
+            raise ValueError(
+                "forecast: this posterior was loaded without its filter, so that it does not know "
+                "where that stood; load it with nopf.Posterior.load(path, flt)"
+            )
         width = self.model.observation_space.size
         nothing = np.full((positive_integer(steps, "steps"), width), np.nan)
         return self.resume(posterior.state, nothing, times=times, controls=controls)
@@ -321,8 +335,8 @@ class Filter(eqx.Module, Generic[Belief]):
         posterior: Posterior,
         *,
         key: PRNGKeyArray | None = None,
-        trajectories: int = 500,
-        lag: int | None = None,
+        trajectories: int | float = 500,
+        lag: int | float | None = None,
     ) -> Smoothed:
         """Estimates of each state given later observations too.
 

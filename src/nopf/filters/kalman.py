@@ -115,8 +115,8 @@ class KalmanFilter(Filter[GaussianBelief]):
         posterior: Posterior,
         *,
         key: PRNGKeyArray | None = None,
-        trajectories: int = 500,
-        lag: int | None = None,
+        trajectories: int | float = 500,
+        lag: int | float | None = None,
     ) -> Smoothed:
         """Estimates of each state given later observations too, exactly.
 

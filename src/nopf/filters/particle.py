@@ -107,6 +107,9 @@ class ParticleEngine(Filter[Particles]):
     ) -> Ancestors:
         """The ancestors of this step."""
 
+    def parts(self) -> list[str]:
+        return [f"{self.particles} particles", type(self.proposal).__name__]
+
     def begin(self, key: PRNGKeyArray | None) -> Particles:
         key, prior_key = jax.random.split(quick(check_key(key)))
         prior_key, n = own_key(prior_key, self.axis), self.here

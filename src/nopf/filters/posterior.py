@@ -1,5 +1,6 @@
 """Info and Posterior: what a filter says after one step, and after a series. Pure data."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +11,12 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, Bool, Float, Int
 
-from nopf import plots
+from nopf import notebook, plots
+from nopf.arguments import positive_integer
 from nopf.crowd import totals
+from nopf.filters import kept
 from nopf.filters.monitor import VERDICTS, Monitor
+from nopf.filters.samples import equally_weighted, tree
 from nopf.gaussian import AnyArray, shown
 from nopf.layout import by_column, weighted_sums
 from nopf.model import StateSpaceModel
@@ -198,6 +202,19 @@ class Posterior(eqx.Module):
             words.append({0: "no warnings", 1: "1 warning"}.get(found, f"{found} warnings"))
         return f"Posterior: {', '.join(words)}"
 
+    def _repr_html_(self) -> str:
+        """The same line, the last estimate of each state, and the warnings."""
+        if np.ndim(self.mean) != 2:
+            return notebook.table(repr(self), (), ())
+        levels = [f"{100 * level:g} %" for level in self.quantile_levels]
+        numbers = np.stack([self.mean[-1], self.std[-1], *self.quantiles[-1]], axis=1)
+        rows = [
+            (name, *(f"{number:.4g}" for number in row))
+            for name, row in zip(self.state_names, np.asarray(numbers), strict=True)
+        ]
+        columns = (f"at {self.times[-1]:.9g}", "mean", "std", *levels)
+        return notebook.table(repr(self), columns, rows, self.warnings())
+
     @property
     def mean(self) -> Float[AnyArray, "*b t d"]:
         return self.info.mean
@@ -380,6 +397,46 @@ class Posterior(eqx.Module):
                 "observation": list(self.observation_names),
             },
         )
+
+    def to_arviz(self, draws: int | float | None = None) -> Any:
+        """An `xarray.DataTree`, the form that ArviZ works on: a variable a state in `posterior`,
+        and the observations in `observed_data`; for one series, with `keep="particles"` (needs the
+        `tables` extra).
+
+        Particles are drawn by their weights, step by step: at each time they stand for the states
+        given the observations until then, and do not join to trajectories (those of
+        `flt.smooth(…).to_arviz()` do). ArviZ before 1.0 takes the tree with
+        `arviz.InferenceData.from_datatree`.
+
+        Args:
+            draws: how many a step; as many as there are particles if left out.
+        """
+        check_one_series(self, "to_arviz")
+        if self.particles is None or self.log_weights is None:
+            raise ValueError(
+                'to_arviz: the particles are needed; run the filter with keep="particles"'
+            )
+        particles, log_weights = np.asarray(self.particles), np.asarray(self.log_weights)
+        count = particles.shape[1] if draws is None else positive_integer(draws, "draws")
+        drawn = equally_weighted(particles, log_weights, count)
+        observations = np.asarray(self.observations)
+        return tree(drawn, self.times, self.state_names, observations, self.observation_names)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the posterior to a file, whole or not at all."""
+        kept.write(path, self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], flt: Any = None) -> "Posterior":
+        """Reads a posterior from a file. No code is executed.
+
+        Args:
+            path: what `save` wrote.
+            flt: the filter that made it; then `state` is there too, from which `flt.resume` and
+                `flt.forecast` go on. Without it `state` is None.
+        """
+        fields = kept.read(path, flt)
+        return cls(**(fields | {"info": Info(**fields["info"])}))
 
 
 DIMENSIONS: dict[str, tuple[str, ...]] = {

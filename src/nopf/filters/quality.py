@@ -55,11 +55,11 @@ def quality(
     model: StateSpaceModel,
     key: PRNGKeyArray,
     *,
-    horizon: int | None = None,
+    horizon: int | float | None = None,
     times: Numbers | None = None,
     controls: Numbers | None = None,
     start: float | None = None,
-    trajectories: int = 16,
+    trajectories: int | float = 16,
 ) -> Quality:
     """How good a proposal is on data that it has not seen, step by step.
 

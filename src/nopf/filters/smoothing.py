@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from nopf.arguments import check_key, positive_integer
 from nopf.filters.posterior import Posterior
+from nopf.filters.samples import tree
 from nopf.gaussian import AnyArray, is_traced
 from nopf.keys import quick
 from nopf.linear import linear_motion
@@ -39,6 +40,22 @@ class Smoothed(eqx.Module):
     times: Float[np.ndarray, " t"]
     state_names: tuple[str, ...] = eqx.field(static=True)
     quantile_levels: tuple[float, ...] = eqx.field(static=True)
+
+    def __repr__(self) -> str:
+        steps, states = np.shape(self.mean)
+        drawn = "" if self.trajectories is None else f", {len(self.trajectories)} trajectories"
+        return f"Smoothed: {steps} steps, {states} states{drawn}"
+
+    def to_arviz(self) -> Any:
+        """The trajectories as an `xarray.DataTree`, the form that ArviZ works on: a variable a
+        state in `posterior`. ArviZ before 1.0 takes it with
+        `arviz.InferenceData.from_datatree` (needs the `tables` extra)."""
+        if self.trajectories is None:
+            raise ValueError(
+                "to_arviz: there are no trajectories to show: with a lag, and after a "
+                "KalmanFilter, smoothing draws none"
+            )
+        return tree(np.asarray(self.trajectories), self.times, self.state_names)
 
     @property
     def std(self) -> Float[Array, "t d"]:
@@ -190,7 +207,8 @@ def draw_backwards(
     particles = jnp.asarray(model.space.relative(posterior.particles), float)
     _check_noise(model, particles, posterior.steps)
     count, key = positive_integer(trajectories, "trajectories"), quick(check_key(key))
-    history = History(model, particles, posterior.log_weights, posterior.steps)
+    log_weights = jnp.asarray(posterior.log_weights)
+    history = History(model, particles, log_weights, posterior.steps)
     if lag is None:
         drawn = backward_simulation(history, key, count)
     else:

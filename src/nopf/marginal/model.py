@@ -41,7 +41,7 @@ from nopf.marginal.pieces import (
     update_covariance,
 )
 from nopf.marginal.structure import Structure
-from nopf.model import StateSpaceModel
+from nopf.model import StateSpaceModel, listed
 from nopf.robust import Outliers, Tails
 from nopf.space import Space
 from nopf.steps import Step
@@ -83,6 +83,9 @@ class MarginalisedModel(StateSpaceModel):
         self.original, self.structure = original, structure
         # One number at least: of a linear model it moves nothing.
         self.noise_size = max(1, len(structure.nonlinear))
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}, solved exactly: {listed(self.linear_states)}"
 
     @property
     def whole(self) -> StateSpaceModel:

@@ -27,7 +27,7 @@ class InnerSamplingProposal(Proposal):
 
     candidates: int = eqx.field(static=True)
 
-    def __init__(self, candidates: int = 200):
+    def __init__(self, candidates: int | float = 200):
         self.candidates = positive_integer(candidates, "candidates")
 
     def propose(

@@ -66,6 +66,16 @@ class NeuralProposal(Proposal):
     pairs: Pairs | None = eqx.field(static=True, default=None)
     idle: bool = eqx.field(static=True, default=False)  # the network is not evaluated
 
+    def __repr__(self) -> str:
+        words = [f"{self.recipe.base} base", f"trained on {len(self.steps.index)} steps"]
+        if (self.recipe.components or 1) > 1:
+            words.insert(1, f"{self.recipe.components} Gaussians")
+        if self.idle or self.adds_nothing:
+            words.append("no network")
+        if len(self.history):
+            words.append(f"held-out ESS {100 * self.history[-1, 3]:.0f} %")
+        return f"NeuralProposal: {', '.join(words)}"
+
     @property
     def adds_nothing(self) -> bool:
         """Whether the network is as it was before training, so that its base does without it."""

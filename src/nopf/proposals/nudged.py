@@ -29,7 +29,7 @@ class NudgedProposal(Proposal):
     particles: int = eqx.field(static=True)
     eta: float
 
-    def __init__(self, particles: int, eta: float = 2e-4):
+    def __init__(self, particles: int | float, eta: float = 2e-4):
         self.particles = positive_integer(particles, "particles")
         self.eta = finite_number(eta, "eta")
         if not self.eta > 0:

@@ -35,7 +35,7 @@ DRAWS = 32
 Engine = TypeVar("Engine", bound=ParticleEngine)
 
 
-def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int = 500) -> Engine:
+def adapt(flt: Engine, seen: Posterior, *, key: PRNGKeyArray, steps: int | float = 500) -> Engine:
     """A filter like this one, whose learned proposal has gone on learning.
 
     For a stream that is not what the proposal was trained for: the noise has grown, the robot

@@ -42,7 +42,7 @@ FAILING = 0.05  # share of observations that go missing beyond a given pattern
 
 def train(
     model: StateSpaceModel,
-    horizon: int,
+    horizon: int | float,
     key: PRNGKeyArray,
     *,
     recipe: Recipe | str | None = None,
