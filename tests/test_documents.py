@@ -34,7 +34,7 @@ def blocks(document):
 
 CODE = {
     (str(path.relative_to(ROOT)), language)
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     for language, _ in blocks(path)
 }
 LONG = {("docs/training.md", "python"), ("docs/index.md", "sh")}  # both train proposals in full

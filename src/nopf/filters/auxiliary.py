@@ -86,6 +86,7 @@ class AuxiliaryFilter(ParticleEngine):
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
+        """The ancestors of this step: by what their laws promise of the observation."""
         belief = self.dealt(belief)
         current = fitted(self.proposal, self.model, self.ancestors(belief), y, step)
         if current.laws is None:

@@ -155,6 +155,8 @@ class Posterior(eqx.Module):
 
     Attributes:
         info: what the filter said of each step, with a time axis.
+        mean, std, cov, quantiles, ess, error, draws: of each step, see `Info`.
+        p_value, nominal_p_value, innovation, drift, collapsed: of each step, see `Info`.
         particles: `(T, N, d)` before resampling; only with `keep="particles"`.
         log_weights: `(T, N)`, normalised; only with `keep="particles"`.
         times: `(T,)`.
