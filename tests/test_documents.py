@@ -86,16 +86,6 @@ def test_the_lines_of_the_package_run():
     assert len(lines.splitlines()) > 10
 
 
-def test_all_names_are_there_and_documented():
-    """What is in `__all__` can be had, and is in the reference."""
-    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
-    written = set(re.findall(r"^::: nopf\.(\w+)$", pages, re.MULTILINE))
-    assert set(nopf.__all__) == written | {"benchmarks"}
-    for name in nopf.__all__:
-        assert getattr(nopf, name) is not None
-        assert name in dir(nopf)
-
-
 def test_several_sensors():
     """What the documentation says the example prints, up to rounding on another machine: by that a
     mean may just fall below the number of draws that are warned of."""

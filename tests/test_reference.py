@@ -20,6 +20,7 @@ def test_every_name_is_on_one_page():
         for name in re.findall(r"^::: nopf\.(\w+)$", page.read_text(), re.MULTILINE)
     ]
     assert sorted(written) == sorted(nopf.__all__)
+    assert set(nopf.__all__) <= set(dir(nopf))
 
 
 def test_every_page_can_be_found():
@@ -68,3 +69,18 @@ def test_functions_say_what_they_do(name):
         and not value.__doc__
     ]
     assert silent == []
+
+
+def texts(name):
+    """The docstrings that the site shows for a name."""
+    found = getattr(nopf, name)
+    members = vars(found).values() if not inspect.isroutine(found) else ()
+    shown = [value for value in members if callable(value) or isinstance(value, property)]
+    return [text for value in (found, *shown) if isinstance(text := value.__doc__, str)]
+
+
+@pytest.mark.parametrize("name", nopf.__all__)
+def test_every_argument_has_a_line_of_its_own(name):
+    """Of `means, stds: …` the site makes one argument, with the second name for its type."""
+    several = re.compile(r"^ +\w+(?:, \w+)+: ", re.MULTILINE)
+    assert [found for text in texts(name) for found in several.findall(text)] == []

@@ -219,7 +219,9 @@ class StateSpaceModel(eqx.Module):
             horizon: number of steps.
             key: random key; `jax.random.key(0)` if left out.
             paths: how many.
-            times, controls, start: as for `nopf.simulate`.
+            times: as for `nopf.simulate`.
+            controls: as for `nopf.simulate`.
+            start: as for `nopf.simulate`.
             plane: the two states that are a place; found by their names if left out.
 
         Returns:

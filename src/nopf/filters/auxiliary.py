@@ -42,7 +42,9 @@ class AuxiliaryFilter(ParticleEngine):
             noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
-        mesh, first_step, recover: as for `ParticleFilter`.
+        mesh: as for `ParticleFilter`.
+        first_step: as for `ParticleFilter`.
+        recover: as for `ParticleFilter`.
     """
 
     model: StateSpaceModel
