@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-range-bearing demo-range-only docs notebooks reproduce test test-slow test-all fuzz lint types format bench-peers clean
+.PHONY: setup demo demo-range-bearing demo-range-only docs notebooks dist reproduce test test-slow test-all fuzz lint types format bench-peers clean
 
 setup: $(READY)
 
@@ -52,6 +52,13 @@ notebooks: $(VENV)/.notebooks
 $(VENV)/.notebooks: $(READY) requirements-notebooks.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-notebooks.txt
 	@touch $@
+
+# What is published: the source archive, and the wheel that is built from it.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	@ls dist/*
 
 # The paper's tables, figures and sweeps, and the pages of docs that show them. Stop it at any time and
 # run it again to resume.
@@ -120,5 +127,5 @@ fuzz: $(READY)
 	$(QUICKLY) $(BIN)/python -m tests.fuzz --inputs $(INPUTS) --kills $(KILLS) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-peers-numpy demo results site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	rm -rf $(VENV) .venv-peers .venv-peers-numpy demo results site dist .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -146,6 +146,10 @@ class Gaussian(eqx.Module):
         name: what messages call `std`.
         singular: whether there may be directions without noise. Such a distribution can be drawn
             from, but has no density.
+
+    Attributes:
+        mean: as given.
+        factor: standard deviations, or the factor L of the covariance LLᵀ.
     """
 
     mean: Float[Array | np.ndarray, " d"]
@@ -159,6 +163,7 @@ class Gaussian(eqx.Module):
 
     @property
     def size(self) -> int:
+        """Number of coordinates."""
         return self.mean.shape[0]
 
     @property
@@ -180,21 +185,25 @@ class Gaussian(eqx.Module):
 
     @property
     def std(self) -> Float[Array, " d"]:
+        """Of each coordinate."""
         if self.factor.ndim == 1:
             return jnp.asarray(self.factor)
         return jnp.linalg.norm(jnp.asarray(self.factor), axis=1)
 
     @property
     def covariance(self) -> Float[Array, "d d"]:
+        """LLᵀ."""
         if self.factor.ndim == 1:
             return jnp.diag(jnp.asarray(self.factor) ** 2)
         factor = jnp.asarray(self.factor)
         return factor @ factor.T
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """One draw."""
         return jnp.asarray(self.mean) + self.colour(jax.random.normal(key, (self.rank,)))
 
     def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """Logarithm of the density at x."""
         _expect_vector(x, self.size)
         white = self.whiten(one_by_one(operator.sub, x, self.mean))
         log_det = jnp.sum(jnp.log(self.diagonal))
@@ -242,10 +251,14 @@ class GaussianMixture(eqx.Module):
         weights: `(K,)`, non-negative, summing to one.
         means: `(K, d)`.
         stds: standard deviations, `(d,)` shared or `(K, d)`; or covariance matrices `(K, d, d)`.
+
+    Attributes:
+        weights: as given.
+        components: one `Gaussian` with a leading axis of size K on every array.
     """
 
     weights: Float[Array | np.ndarray, " k"]
-    components: Gaussian  # with a leading axis of size K on every array
+    components: Gaussian
 
     def __init__(self, weights: Numbers, means: Numbers, stds: Numbers):
         self.weights = as_float_array(weights, "weights")
@@ -281,10 +294,12 @@ class GaussianMixture(eqx.Module):
 
     @property
     def size(self) -> int:
+        """Number of coordinates."""
         return self.components.mean.shape[-1]
 
     @property
     def mean(self) -> Float[Array, " d"]:
+        """Of the whole mixture."""
         return jnp.asarray(self.weights) @ self.components.mean
 
     @property
@@ -296,12 +311,14 @@ class GaussianMixture(eqx.Module):
         return jnp.tensordot(jnp.asarray(self.weights), each, axes=1)
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """One draw."""
         which, noise = jax.random.split(key)
         k = jax.random.categorical(which, jnp.log(self.weights))
         part: Gaussian = jax.tree.map(lambda leaf: jnp.asarray(leaf)[k], self.components)
         return part.sample(noise)
 
     def log_prob(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """Logarithm of the density at x."""
         _expect_vector(x, self.size)
         parts = jax.vmap(lambda part: part.log_prob(x))(self.components)
         return jax.nn.logsumexp(parts, b=self.weights)

@@ -282,7 +282,8 @@ def draws(
 
     Args:
         space: of the states.
-        means, stds: posterior means and standard deviations of r runs on the same data.
+        means: posterior means of r runs on the same data.
+        stds: their posterior standard deviations.
     """
     near = space.relative(means)
     # About the first, so that angles near ±π have a mean.

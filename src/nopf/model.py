@@ -101,6 +101,12 @@ class StateSpaceModel(eqx.Module):
             model count from there. Observations are given as they are and estimates come as they
             are: both are shifted on the host, in double precision.
         dt: time between observations, where no times are given.
+
+    Attributes:
+        space: which states are angles, and where coordinates are counted from.
+        observation_space: the same of the observation.
+        reads_control: whether one of the functions reads `step.control`.
+        ignores_control: whether none does, for certain; False if that cannot be seen.
     """
 
     prior: Prior
@@ -116,7 +122,7 @@ class StateSpaceModel(eqx.Module):
     plane: tuple[str, str] | None = eqx.field(static=True)
     dt: float = eqx.field(static=True)
     reads_control: bool = eqx.field(static=True)
-    ignores_control: bool = eqx.field(static=True)  # for certain; False if that cannot be seen
+    ignores_control: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -213,7 +219,9 @@ class StateSpaceModel(eqx.Module):
             horizon: number of steps.
             key: random key; `jax.random.key(0)` if left out.
             paths: how many.
-            times, controls, start: as for `nopf.simulate`.
+            times: as for `nopf.simulate`.
+            controls: as for `nopf.simulate`.
+            start: as for `nopf.simulate`.
             plane: the two states that are a place; found by their names if left out.
 
         Returns:
@@ -228,6 +236,7 @@ class StateSpaceModel(eqx.Module):
     # For one particle ---------------------------------------------------------------------------
 
     def sample_prior(self, key: PRNGKeyArray) -> Particle:
+        """A state at time zero."""
         return self.space.wrap(as_array(self.prior.sample(plain(key))))
 
     @property
@@ -275,6 +284,7 @@ class StateSpaceModel(eqx.Module):
         return self.space.wrap(as_array(vectorised(self.transition)(x, step)))
 
     def sample_transition(self, key: PRNGKeyArray, x: Particle, step: Step) -> Particle:
+        """The next state: the transition with its noise."""
         return self.move(x, jax.random.normal(key, (self.noise_size,)), step)
 
     def advance(
@@ -325,6 +335,7 @@ class StateSpaceModel(eqx.Module):
         return self.likelihood.noise_at(step)
 
     def sample_observation(self, key: PRNGKeyArray, x: Particle, step: Step) -> Float[Array, " m"]:
+        """A measurement of this state, with its noise."""
         return self.observation_space.wrap(as_array(self.likelihood.sample(key, x, step)))
 
     def innovation(self, y: Float[Array, " m"], x: Particle, step: Step) -> Float[Array, " m"]:

@@ -55,14 +55,17 @@ class Outliers(Tails):
             raise ValueError(f"scale: expected a number above 1, got {shown(scale)}")
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
+        """Independent draws."""
         coin_key, key = jax.random.split(key)
         outlier = jax.random.bernoulli(coin_key, self.rate, (size,))
         return jax.random.normal(key, (size,)) * jnp.where(outlier, self.scale, 1.0)
 
     def log_prob(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Logarithm of the density, coordinate by coordinate."""
         return jnp.logaddexp(*self._parts(z))
 
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Share of its nominal precision that a coordinate this far away deserves."""
         good, bad = self._parts(z)
         doubt = jax.nn.sigmoid(bad - good)
         return 1 - doubt + doubt / self.scale**2
@@ -88,10 +91,13 @@ class StudentT(Tails):
             raise ValueError(f"freedom: expected a positive number, got {shown(freedom)}")
 
     def sample(self, key: PRNGKeyArray, size: int) -> Float[Array, " m"]:
+        """Independent draws."""
         return jax.random.t(key, self.freedom, (size,))
 
     def log_prob(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Logarithm of the density, coordinate by coordinate."""
         return jax.scipy.stats.t.logpdf(z, self.freedom)
 
     def trust(self, z: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Share of its nominal precision that a coordinate this far away deserves."""
         return (self.freedom + 1) / (self.freedom + z**2)

@@ -32,6 +32,10 @@ class UnorderedLikelihood(Likelihood):
         unordered: indices of the measurements that come without saying from which sensor; six at
             most, whose 720 orders are all looked at.
         size: m.
+
+    Attributes:
+        in_order: the likelihood of measurements that say from which sensor they are.
+        unordered: as given.
     """
 
     in_order: GaussianLikelihood

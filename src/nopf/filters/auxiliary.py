@@ -42,7 +42,9 @@ class AuxiliaryFilter(ParticleEngine):
             noise-free successor. The paper has 0.
         quantiles: levels that `info` and the posterior report; `()` saves the time.
         health: whether to judge each observation by its p-value, for warnings.
-        mesh, first_step, recover: as for `ParticleFilter`.
+        mesh: as for `ParticleFilter`.
+        first_step: as for `ParticleFilter`.
+        recover: as for `ParticleFilter`.
     """
 
     model: StateSpaceModel
@@ -86,6 +88,7 @@ class AuxiliaryFilter(ParticleEngine):
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
+        """The ancestors of this step: by what their laws promise of the observation."""
         belief = self.dealt(belief)
         current = fitted(self.proposal, self.model, self.ancestors(belief), y, step)
         if current.laws is None:

@@ -148,7 +148,9 @@ def calibration(
         series: how many.
         model: what truths are drawn from; the filter's own model if left out. With another one this
             shows what it costs that the filter's model is wrong.
-        times, controls, start: as in `simulate`.
+        times: as in `simulate`.
+        controls: as in `simulate`.
+        start: as in `simulate`.
         missing: `(horizon, m)` booleans, true for what the filter does not get to see.
         tell: is called with the number of series that are done, and that of all.
     """

@@ -122,7 +122,8 @@ class KalmanFilter(Filter[GaussianBelief]):
 
         Args:
             posterior: of this filter.
-            key, trajectories: not needed.
+            key: not needed.
+            trajectories: not needed.
             lag: cannot be had.
         """
         check_one_series(posterior, "smooth")

@@ -427,6 +427,7 @@ class ParticleFilter(ParticleEngine):
     def choose(
         self, key: PRNGKeyArray, belief: Particles, y: Float[Array, " m"], step: Step
     ) -> Ancestors:
+        """The ancestors of this step: drawn anew where too few particles count, else all."""
         if self.ess_threshold == 0:
             return self.ancestors(belief)
         belief = self.dealt(belief)

@@ -39,8 +39,9 @@ class Info(NamedTuple):
             without weights.
         collapsed: whether every weight was zero. The step then counts as one without observation:
             particles move on with the weights they had, and its log-evidence is −∞.
-        nan_states, nan_weights: how many particles came out as NaN (or infinite). `step` and `run`
-            raise on these, except under your own `jax.jit`, where nothing can be raised.
+        nan_states: how many particles came out as NaN (or infinite). `step` and `run` raise on
+            these, except under your own `jax.jit`, where nothing can be raised.
+        nan_weights: how many weights did.
         p_value: how probable an observation at least as far from the prediction is, if the model is
             right; NaN if nothing was observed, or with `health=False`.
         nominal_p_value: the same without the tails of a model's `robust=`: small for an outlier,
@@ -111,7 +112,9 @@ class Info(NamedTuple):
             states: the particles.
             log_weights: normalised.
             levels: of the quantiles.
-            log_evidence_increment, ess, collapsed: as they are.
+            log_evidence_increment: as it is.
+            ess: as it is.
+            collapsed: as it is.
             axis: of the devices that the particles are spread over, if they are.
         """
         space = model.space
@@ -149,9 +152,12 @@ class Posterior(eqx.Module):
     """The filtering distributions of a series; row k belongs to observation k (step k + 1).
 
     After `run_batch` every array has a leading axis, one entry a series. What every step said is
-    in `info`; its fields are attributes of the posterior too (`posterior.mean` and so on, see
-    `Info`). With `origin=` in the model means, quantiles, particles and observations are absolute,
-    in double precision; only `state` counts from the origin.
+    in `info`, and these are attributes of the posterior too, see `Info`: `mean`, `std`, `cov`,
+    `quantiles`, `ess`, `error`, `draws`, `log_evidence_increment`, `p_value`, `nominal_p_value`,
+    `innovation`, `drift`, `collapsed`.
+
+    With `origin=` in the model means, quantiles, particles and observations are absolute, in double
+    precision; only `state` counts from the origin.
 
     Attributes:
         info: what the filter said of each step, with a time axis.
@@ -163,7 +169,9 @@ class Posterior(eqx.Module):
         state: where the filter stands after the last observation; go on with `flt.step(state, y)`
             (after `run_batch` it has a leading axis too).
         space: which states are angles.
-        state_names, observation_names, quantile_levels: what the columns of the above mean.
+        state_names: what the columns of means are.
+        observation_names: what the columns of observations are.
+        quantile_levels: what the rows of `quantiles` are, at each step.
         tails: the model's `robust=`.
         recover: the filter's `recover=`.
         particle_count: how many particles the filter had; None if it has none.

@@ -72,7 +72,9 @@ def quality(
         model: the model.
         key: random key.
         horizon: steps of a trajectory; those of its training if left out, for a learned proposal.
-        times, controls, start: as in `simulate`.
+        times: as in `simulate`.
+        controls: as in `simulate`.
+        start: as in `simulate`.
         trajectories: how many to simulate.
     """
     check_model(model)

@@ -26,11 +26,14 @@ class Smoothed(eqx.Module):
     """The smoothing distributions of a series; row k belongs to observation k (step k + 1).
 
     Attributes:
-        mean, cov, quantiles: as in `Posterior`, given later observations too.
+        mean: as in `Info`, given later observations too.
+        cov: the same.
+        quantiles: the same.
         trajectories: `(M, T, d)` draws of whole trajectories; None for a fixed lag, and for the
             exact smoother.
         times: `(T,)`.
-        state_names, quantile_levels: what the columns of the above mean.
+        state_names: what the columns of means are.
+        quantile_levels: what the rows of `quantiles` are.
     """
 
     mean: Float[AnyArray, "t d"]

@@ -118,6 +118,7 @@ class MarginalisedModel(StateSpaceModel):
     # How a particle begins and moves ------------------------------------------------------------
 
     def sample_prior(self, key: PRNGKeyArray) -> Marginal:
+        """A particle at time zero."""
         order = self.structure.order
         which, key = jax.random.split(key)
         prior_parts = self.prior_parts
@@ -246,6 +247,7 @@ class MarginalisedModel(StateSpaceModel):
         return stacked(solve_lower(root, sight.apart(y, observed)))
 
     def sample_observation(self, key: PRNGKeyArray, x: Marginal, step: Step) -> Float[Array, " m"]:
+        """A measurement of a state drawn from this particle, with its noise."""
         state_key, key = jax.random.split(key)
         white = jax.random.normal(state_key, (self.completion_size,))
         return self.whole.sample_observation(key, self.complete(x, white), step)

@@ -48,7 +48,12 @@ class Law(eqx.Module):
 
 
 class StandardNormal(Law):
-    """The transition itself."""
+    """The transition itself.
+
+    Attributes:
+        promise: as of every law.
+        size: how many noise numbers a step takes.
+    """
 
     promise: Float[Array, ""]
     size: int = eqx.field(static=True)

@@ -54,6 +54,7 @@ class NeuralProposal(Proposal):
             network speaks of those that have any. None for all.
         pairs: entries of the factor below the diagonal that the network gives, by row and column
             among the numbers that it speaks of. None for all that the pattern allows.
+        idle: whether the network is left out, since its base does without it.
     """
 
     network: Network
@@ -64,7 +65,7 @@ class NeuralProposal(Proposal):
     fingerprint: str = eqx.field(static=True)
     pattern: Pattern | None = eqx.field(static=True, default=None)
     pairs: Pairs | None = eqx.field(static=True, default=None)
-    idle: bool = eqx.field(static=True, default=False)  # the network is not evaluated
+    idle: bool = eqx.field(static=True, default=False)
 
     def __repr__(self) -> str:
         words = [f"{self.recipe.base} base", f"trained on {len(self.steps.index)} steps"]

@@ -49,7 +49,10 @@ class Proposal(eqx.Module):
         """The law, and what the particle shall carry from here.
 
         Args:
-            model, ancestor, y, step: as for `law`.
+            model: as for `law`.
+            ancestor: as for `law`.
+            y: as for `law`.
+            step: as for `law`.
             memory: what it carried so far.
         """
         return self.law(model, ancestor, y, step), memory
