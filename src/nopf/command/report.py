@@ -15,9 +15,7 @@ EXAMPLES = (
     "nopf report results --out page.html --figures svg",
 )
 
-Folder = Annotated[
-    Path, typer.Argument(help="A folder of results, from nopf bench or nopf sweep.")
-]
+Folder = Annotated[Path, typer.Argument(help="A folder of results, from nopf bench or nopf sweep.")]
 Out = Annotated[
     Path | None, typer.Option(help="The file of the page. If left out: FOLDER/report.html.")
 ]
@@ -37,7 +35,7 @@ def report_command(
         )
     if not (folder / "nopf.json").is_file():
         raise typer.BadParameter(
-            f"{folder} has no results; make some with: nopf bench range-only --out {folder}"
+            f"{folder} holds no results; make some with: nopf bench range-only --out {folder}"
         )
     check_pictures()
     from nopf.report.drawing import draw_all
