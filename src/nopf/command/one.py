@@ -57,7 +57,7 @@ def filter_one(
     flt = request.make_filter(recording)
     rows = len(recording.observations)
     tell(
-        f"compiling {request.short} for {rows} rows and {request.particles} particles, and running it"
+        f"compiling {request.short} for {rows} rows and {request.particles} particles, then running"
     )
     try:
         found = estimate(flt, recording, request.seed, request.beside)
