@@ -73,11 +73,11 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
         ([("bpf", 30, 1)], "Use the bootstrap filter"),
         (
             [("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 300, 2), ("nopf", 9, 1)],
-            "Use the linearised proposal, with what is linear solved exactly (--filter mlpf)",
+            "Use the linearised proposal, with linear states solved exactly (--filter mlpf)",
         ),
         (
             [("bpf", 1, 1), ("lpf", 7, 1), ("alpf", 15, 1), ("mlpf", 9, 1)],
-            "Use the linearised proposal, looking ahead (--filter alpf)",
+            "Use the linearised proposal with look-ahead (--filter alpf)",
         ),
         ([("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 9, 1)], "Use the linearised proposal (--filter l"),
     ],
@@ -108,7 +108,7 @@ def test_check_says_whether_a_filter_is_calibrated(tmp_path):
     done = CliRunner().invoke(app, [*few, "--filter", "kf", "--plot", str(plot)])
     assert done.exit_code == 0, done.output
     assert done.stdout.count(" calibrated\n") == 3
-    assert "Nothing is wrong with it, as far as 100 series can tell." in done.stdout
+    assert "The test with 100 series found nothing wrong." in done.stdout
     assert "<svg" in plot.read_text()
     few += ["--filter", "bpf", "--particles", "10"]
     done = CliRunner().invoke(app, few)
@@ -139,7 +139,7 @@ def test_check_calibrates_the_filter_that_it_advises(monkeypatch):
 def test_check_has_a_filter_for_its_calibration_only():
     done = CliRunner().invoke(app, ["check", "sensor-bias", "--filter", "bpf"])
     assert done.exit_code == 2
-    assert "goes with --calibration only" in done.output
+    assert "needs --calibration" in done.output
 
 
 def test_the_look_ahead_of_the_best_is_tried_and_nothing_beside_an_exact_filter(monkeypatch):
@@ -245,7 +245,9 @@ def test_check_and_filter_name_the_same_filter(robot, monkeypatch):
     np.testing.assert_array_equal(np.isnan(seen[0][:, 1]), [True, False, False] * 2)
     best = "bpf"
     assert "(--filter bpf)" in invoke(*checked).stdout
-    assert "--filter bpf, as chosen for this model and data before" in invoke(*filtered).stderr
+    assert (
+        "--filter bpf, which was chosen for this model and data before" in invoke(*filtered).stderr
+    )
 
 
 def test_check_trains_only_when_asked(robot, monkeypatch):
@@ -259,7 +261,7 @@ def test_check_trains_only_when_asked(robot, monkeypatch):
 
     monkeypatch.setattr(advice, "set_up", make)
     done = invoke("check", "robot.py:model", "--horizon", 5)
-    assert "A learned proposal may do better: --train tries one." in " ".join(done.stdout.split())
+    assert "A learned proposal may be better: --train tries one." in " ".join(done.stdout.split())
     assert "nopf" not in made
     invoke("check", "robot.py:model", "--horizon", 5, "--train")
     assert made[-1] == "nopf"
@@ -268,8 +270,8 @@ def test_check_trains_only_when_asked(robot, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "run.csv", "--horizon", "9"], "the recording says how long"),
-        (["--time", "when"], "columns are those of a recording"),
+        (["--data", "run.csv", "--horizon", "9"], "the recording gives the number of steps"),
+        (["--time", "when"], "options that name columns are for a recording"),
         (["--data", "run.csv", "--time", "tim"], "no column 'tim' (did you mean time?)"),
         (["--data", "run.csv", "--observations", "gps"], "has 2 numbers, but 1 columns"),
     ],

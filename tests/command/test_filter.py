@@ -98,7 +98,7 @@ def test_without_a_filter_one_is_chosen_said_and_kept(folder, monkeypatch):
     assert invoke(*command[:-1], named, "--filter", "kf").exit_code == 0
     assert named.read_bytes() == (folder / "out.csv").read_bytes()
     again = invoke(*command)
-    assert "--filter kf, as chosen for this model and data before" in again.stderr
+    assert "--filter kf, which was chosen for this model and data before" in again.stderr
     (kept,) = (folder / "cache" / "choices").iterdir()
     kept.write_text('{"filter": "rm"}')  # as good as none
     assert "Use the Kalman filter" in invoke(*command).stderr
@@ -404,7 +404,7 @@ def test_smoothed_and_forecast_are_kalmans(folder, exact):
     assert said["steps"] == 3
     error = np.array([0.5, 1.4]) - np.asarray(smoothed.mean)[[0, 2], 0]
     assert said["smoothed"]["truth"]["place"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
-    assert "the forecast goes on with the controls of the last row" in done.stderr
+    assert "the forecast uses the controls of the last row" in done.stderr
     words = invoke(*command, "--start", 8.0)
     assert "place, smoothed: RMSE " in words.stdout
     assert columns((folder / "out.csv").read_text())["place_mean"] != table["place_mean"]
@@ -465,6 +465,6 @@ def test_quiet_says_nothing_and_verbose_says_what_is_done(folder):
     for part in ("s: reading the model ", "s: compiling kf for 3 rows", "functions compiled in "):
         assert part in done.stderr
     assert usual.stderr.strip() in done.stderr
-    assert "give one of the two" in invoke("--quiet", *call, "--verbose").output
+    assert "give only one of the two" in invoke("--quiet", *call, "--verbose").output
     lost = invoke(*call[:3], folder / "none.csv", "--quiet")
     assert "cannot be read" in lost.stderr

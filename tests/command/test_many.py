@@ -105,8 +105,8 @@ def test_two_workers_give_what_one_process_gives(folder):
         (["--data", "runs", "--plot", "x.html"], "name a folder with --out"),
         (["--data", "runs/run0.csv", "--workers", "2"], "is for many recordings"),
         (["--data", "runs", "--workers", "-1"], "expected"),
-        (["--data", "runs", "--time", "when"], "none can be read"),
-        (["--data", "empty"], "for a folder for each, write 'empty/*/*.csv'"),
+        (["--data", "runs", "--time", "when"], "no recording can be read"),
+        (["--data", "empty"], "in a folder of its own, write 'empty/*/*.csv'"),
         (["--data", "runs", "--run", "drive"], "expected Parquet"),
         (["--data", "nowhere", "--run", "drive"], "no such file or folder"),
     ],
@@ -130,7 +130,9 @@ def test_recordings_are_never_written_over(folder):
         assert done.exit_code == 2
         assert "is read from there; name another folder" in " ".join(done.output.split())
     (folder / "runs" / "summary.csv").write_text(GOOD)
-    assert "would be lost in the summary" in " ".join(call("--data", "runs").output.split())
+    assert "the summary would overwrite the estimates" in " ".join(
+        call("--data", "runs").output.split()
+    )
     (folder / "runs" / "summary.csv").unlink()
     assert before == {p: p.read_bytes() for p in (folder / "runs").iterdir()}
 

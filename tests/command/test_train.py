@@ -92,7 +92,7 @@ def test_half_a_training_is_written_only_where_nothing_was(robot, tmp_path, monk
         said = ["nopf: training: interrupted at step 7"]
         if before is not None:
             said.append(f"nopf: {out} is kept as it was; the run is in {part}")
-        said.append("nopf: give the same command again to go on")
+        said.append("nopf: run the same command again to resume")
         assert done.stderr.splitlines() == said
         assert done.stdout.startswith(f"{out}: 7 steps in ")
 

@@ -182,8 +182,8 @@ def test_states_that_are_poorly_known_are_named():
     said = [monitor.look(poor, t, float(t)) for t in range(1, 20)]
     assert [len(messages) for messages in said] == [0] * 4 + [1] + [0] * 14
     assert said[4][0].startswith(
-        "step 5 (time 5): bias is known no better than by 6 independent draws of the posterior: "
-        "a mean may be off by 0.4 posterior standard deviations"
+        "step 5 (time 5): the mean of bias is worth only 6 independent draws of the posterior, and "
+        "may be off by 0.4 posterior standard deviations"
     )
     hurried = nopf.Monitor(state_names=("place", "bias"))
     said = [hurried.look(signs(error=np.array([0.1, 0.5])), t, float(t)) for t in range(1, 9)]

@@ -101,7 +101,7 @@ def check(
         _keep(_file(model, series, UNTRAINED, particles, seed), advised)
     said = advise(tried.trials)
     if not learn and learning_may_pay(tried.trials, particles):
-        said += " A learned proposal may do better: --train tries one."
+        said += " A learned proposal may be better: --train tries one."
     report = Report(findings, problems, particles, tried.trials, said, advised)
     return report, paths, tried.filters.get(advised or "")
 
@@ -129,9 +129,9 @@ def pick(
     file = _file(model, series, names, particles, seed)
     kept = _kept(file, model)
     if kept is not None:
-        say(f"--filter {kept}, as chosen for this model and data before")
+        say(f"using --filter {kept}, which was chosen for this model and data before")
         return kept
-    say("trying filters on simulated data like yours; --filter NAME takes one without trying")
+    say("trying filters on simulated data like yours; --filter NAME uses one without trying any")
     tried = _choose(model, series, names, particles, seed)
     best = best_of(tried.trials)
     if best is None:
@@ -139,7 +139,7 @@ def pick(
         raise ValueError(f"no filter applies to this model: {'; '.join(reasons)}")
     say(advise(tried.trials))
     if learning_may_pay(tried.trials, particles):
-        say("a learned proposal may do better: --filter nopf trains one")
+        say("a learned proposal may be better: --filter nopf trains one")
     _keep(file, best.name)
     return best.name
 

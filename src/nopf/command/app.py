@@ -28,10 +28,10 @@ HELP = {"help_option_names": ["-h", "--help"]}
 MAY_STAND_ALONE = {"--smooth": "all"}
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No notes and no progress bars: results and errors only.")
+    bool, typer.Option("--quiet", help="Print results and errors only: no notes, no progress bars.")
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Say what is being done, and how long it has taken.")
+    bool, typer.Option("--verbose", help="Print each stage, and how long it has taken.")
 ]
 
 
@@ -132,7 +132,7 @@ def _heard(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _set_voice(quiet: bool, verbose: bool) -> None:
     if (quiet or voice.level == QUIET) and (verbose or voice.level == VERBOSE):
-        raise typer.BadParameter("give one of the two", param_hint="--quiet, --verbose")
+        raise typer.BadParameter("give only one of the two", param_hint="--quiet, --verbose")
     if quiet or verbose:
         voice.level = QUIET if quiet else VERBOSE
 
@@ -171,14 +171,14 @@ def _say_version(wanted: bool) -> bool:
 def prepare(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which this is."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
     cache: Annotated[
         bool,
         typer.Option(
             "--cache/--no-cache",
-            help="Keep compiled code in the user's cache directory, so that the next call is "
-            "faster. NOPF_CACHE=off turns it off too; NOPF_CACHE=FOLDER keeps it there.",
+            help="Keep compiled code in the user's cache directory, so that the next command is "
+            "faster. NOPF_CACHE=off also turns this off; NOPF_CACHE=FOLDER keeps it in FOLDER.",
         ),
     ] = True,
     quiet: Quiet = False,

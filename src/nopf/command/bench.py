@@ -28,22 +28,25 @@ EXAMPLES = (
     "nopf bench all --seeds 10 --against-paper --out results",
 )
 
-Particles = Annotated[int | None, typer.Option(help="How many; the paper's number if left out.")]
+Particles = Annotated[
+    int | None, typer.Option(help="Number of particles. If left out: the paper's.")
+]
 Repeats = Annotated[
     int,
     typer.Option(
-        help="Run each filter so many times on the same data, to see what its means are worth."
+        help="Number of runs of each filter on the same data, to measure how many independent "
+        "draws its means are worth."
     ),
 ]
 Window = Annotated[
     str | None,
     typer.Option(
-        help="Which steps metrics are averages of: all; or paper, which leaves out the first, as "
-        "the paper does. All, unless --against-paper is given."
+        help="The steps over which metrics are averaged: all, or paper, which leaves out the "
+        "first step as the paper does. If left out: all, or paper with --against-paper."
     ),
 ]
 AgainstPaper = Annotated[
-    bool, typer.Option("--against-paper", help="The published value beside each number.")
+    bool, typer.Option("--against-paper", help="Show the published value beside each number.")
 ]
 
 
@@ -62,15 +65,16 @@ def bench_command(
 ) -> None:
     """Runs filters on the paper's benchmarks and tabulates seven metrics.
 
-    Every filter sees the same simulated data. A run that was cut short goes on where it was when
-    the same command is given again. For each benchmark OUT gets metrics.csv, with one row a filter
-    and seed, and the table as table.md, table.csv and table.tex.
+    Every filter gets the same simulated data. If the command is interrupted, run it again to
+    resume. For each benchmark it writes metrics.csv to OUT, with one row per filter and seed, and
+    the table as table.md, table.csv and table.tex.
 
-    With --repeats it has the columns draws and draws_worst as well: how many independent draws of
-    the posterior would give means as good (median over steps and states, and of the worst state).
+    With --repeats, metrics.csv also has the columns draws and draws_worst: the number of
+    independent draws of the posterior that would give means as accurate (median over steps and
+    states, and for the worst state).
 
-    The first step is the one at which the prior meets the first observation. Wall times, draws and
-    log-evidences are those of all steps in any case.
+    The first step is the one with the first observation. Wall times, draws and log-evidences are
+    always those of all steps.
     """
     window = window or ("paper" if against_paper else "all")
     check_known("--window", [window], tuple(WINDOWS))

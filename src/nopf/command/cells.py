@@ -20,10 +20,17 @@ from nopf.command.voice import complain, say, tell, voice
 Names = Annotated[
     list[str], typer.Argument(help=f"Some of {', '.join(BENCHMARKS)}; or all.", metavar="NAME…")
 ]
-Filters = Annotated[str, typer.Option(help=f"With commas, some of {', '.join(NAMES)}; or all.")]
-Seeds = Annotated[int, typer.Option(help="How many simulated truths; seeds from 0 on.")]
-Out = Annotated[Path, typer.Option(help="The folder of results; what is there is not run again.")]
-Workers = Annotated[int, typer.Option(help="Processes to spread the work over, with Dask.")]
+Filters = Annotated[
+    str,
+    typer.Option(help=f"Filters, separated by commas: some of {', '.join(NAMES)}; or all."),
+]
+Seeds = Annotated[int, typer.Option(help="Number of simulated truths; their seeds begin at 0.")]
+Out = Annotated[
+    Path, typer.Option(help="The folder of results. Finished results in it are not run again.")
+]
+Workers = Annotated[
+    int, typer.Option(help="Number of processes to run in parallel on this machine, with Dask.")
+]
 Cluster = Annotated[str | None, typer.Option(help="Address of a running Dask scheduler.")]
 
 
@@ -62,7 +69,7 @@ def run_cells(request: Request) -> Ran:
         results.prepare()
         for name in chosen:
             results.rows(name)  # Whoever has a damaged file shall not learn it after hours.
-        tell(f"{len(cells)} cells, less those that are in {request.out} already")
+        tell(f"{len(cells)} cells to run, less those that {request.out} already has")
         with Counted("cells", voice.bars) as count:
             _, failures = run(
                 results,
@@ -118,7 +125,7 @@ def conclude(
         print(json.dumps([table.numbers() for table in tables]))
     else:
         _print_tables(tables, against_paper)
-        print(f"Written to {out}. A page with pictures: nopf report {out}")
+        print(f"The results are in {out}. For a page with pictures, run: nopf report {out}")
     if failures:
         raise typer.Exit(1)
 
@@ -130,4 +137,4 @@ def _print_tables(tables: list[Table], against_paper: bool) -> None:
         print(table.text(against_paper, terminal, shutil.get_terminal_size().columns) + "\n")
     best = "bold" if terminal else "a star"
     brackets = "; in brackets: as published" if against_paper else ""
-    show(f"Mean ± standard deviation over seeds; {best}: the best two by a metric{brackets}.")
+    show(f"Mean ± standard deviation over seeds; {best}: the best two for each metric{brackets}.")

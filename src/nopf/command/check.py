@@ -44,39 +44,50 @@ EXAMPLES = (
     "nopf check robot.py:model --calibration --filter lpf --particles 500",
 )
 Horizon = Annotated[
-    int | None, typer.Option(min=2, help="Steps of a simulated trajectory; 100 if left out.")
+    int | None,
+    typer.Option(min=2, help="Number of steps of a simulated trajectory. If left out: 100."),
 ]
 Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="A recording to imitate, and to check the columns of: trials have the times, controls "
-        "and missing cells of its first rows.",
+        help="A recording. Its columns are checked, and the filters are tried on simulations with "
+        "the times, controls and missing cells of its first rows.",
     ),
 ]
 Train = Annotated[
-    bool, typer.Option("--train", help="Also train a proposal, and try it: takes a minute or so.")
+    bool,
+    typer.Option("--train", help="Also train a proposal and try it, which takes about a minute."),
 ]
 Particles = Annotated[
-    int, typer.Option(min=2, help=f"Of the filters; they are tried with at most {MOST_PARTICLES}.")
+    int,
+    typer.Option(
+        min=2,
+        help=f"Number of particles. Filters are tried with at most {MOST_PARTICLES} of them.",
+    ),
 ]
 Plot = Annotated[
     Path | None,
     typer.Option(
-        help="Draw simulated trajectories, or with --calibration its ranks: .svg, .png or .pdf."
+        help="File to draw simulated trajectories to, or with --calibration the ranks: .svg, .png "
+        "or .pdf."
     ),
 ]
 Calibrate = Annotated[
-    bool, typer.Option("--calibration", help="Is the filter advised as sure as it should be?")
+    bool,
+    typer.Option("--calibration", help="Test whether the filter is as certain as it should be."),
 ]
 Short = Annotated[
     str | None,
     typer.Option(
         "--filter",
-        help=f"Of --calibration: this one, without a look at others. One of {', '.join(FILTERS)}.",
+        help="For --calibration: the filter to test, without trying others. One of "
+        f"{', '.join(FILTERS)}.",
     ),
 ]
-Series = Annotated[int, typer.Option(min=20, help="Of --calibration: how many to simulate.")]
+Series = Annotated[
+    int, typer.Option(min=20, help="For --calibration: number of series to simulate.")
+]
 
 
 def check_command(
@@ -95,11 +106,11 @@ def check_command(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Looks a model over: simulates it, looks for mistakes, tries filters, and advises one.
+    """Checks a model: simulates it, looks for mistakes, tries filters, and advises one.
 
-    The filter that it advises is the one that nopf filter takes by itself for the same recording.
-    With --calibration it says of each state whether that filter is too certain, too vague or
-    shifted: true states of simulated series are ranked among draws of its posterior.
+    nopf filter then uses the advised filter for the same recording. With --calibration, true states
+    of simulated series are ranked among draws of the posterior, to test for each state whether the
+    filter is too certain, too vague or shifted.
     """
     tell(f"reading the model {target}")
     loaded = load(target)
@@ -108,18 +119,20 @@ def check_command(
     if short is not None:
         check_known("--filter", [short], FILTERS)
         if not calibrate:
-            raise typer.BadParameter("goes with --calibration only", param_hint="--filter")
+            raise typer.BadParameter("needs --calibration", param_hint="--filter")
     columns, odd = named_columns(time_column, controls, observations), list[str]()
     if data is None:
         if columns != Named():
             raise typer.BadParameter(
-                "columns are those of a recording; name it", param_hint="--data"
+                "needed, since options that name columns are for a recording", param_hint="--data"
             )
         steps = horizon or loaded.horizon or 100
         like = Simulated(steps, controls=loaded.controls(steps) if model.reads_control else None)
     else:
         if horizon is not None:
-            raise typer.BadParameter("the recording says how long", param_hint="--horizon")
+            raise typer.BadParameter(
+                "not with --data: the recording gives the number of steps", param_hint="--horizon"
+            )
         like, odd = _like(data, model, columns)
     report, paths, found, flt = None, None, None, None
     with warnings.catch_warnings(record=True) as caught:
@@ -221,12 +234,12 @@ def _print_calibration(found: Calibration, words: str, horizon: int) -> None:
     wrong = [state for state, good in pairs if not good]
     if wrong:
         show(
-            f"NOT CALIBRATED in {listed(wrong)}: there its spread and quantiles cannot be taken "
-            "at their word."
+            f"NOT CALIBRATED in {listed(wrong)}: its standard deviations and quantiles cannot be "
+            "trusted there."
         )
         show("Try more particles (--particles), or another filter (--filter).")
     else:
-        show(f"Nothing is wrong with it, as far as {series} series can tell.")
+        show(f"The test with {series} series found nothing wrong.")
 
 
 def _print_report(report: Report, horizon: int) -> None:
@@ -237,7 +250,7 @@ def _print_report(report: Report, horizon: int) -> None:
     if not report.problems:
         show("shapes, gradients and angles: nothing wrong found")
     print(f"\n{horizon} simulated steps, {report.particles} particles:\n")
-    print("filter       ESS     draws   ms a step   draws for each ms   training")
+    print("filter       ESS     draws   ms / step        draws per ms   training")
     for trial in report.trials:
         ess, draws, rate = "–", "exact", "–"
         if trial.ess is not None:
@@ -248,10 +261,10 @@ def _print_report(report: Report, horizon: int) -> None:
         )
     print()
     show(
-        "ESS: particles that count in the last step. Draws: how many independent draws of the "
-        "posterior would give means as good (median over steps and states)."
+        "ESS: effective sample size, averaged over steps. Draws: the number of independent draws "
+        "of the posterior that would give means as accurate (median over steps and states)."
     )
     print()
     show(report.advice)
     if report.problems:
-        show(f"But first mend what is marked PROBLEM above ({len(report.problems)}).")
+        show(f"But first correct what is marked PROBLEM above ({len(report.problems)}).")

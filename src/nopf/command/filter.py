@@ -49,32 +49,36 @@ Stream = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
-        help="The recording: CSV, gzipped CSV or Parquet; or -. A folder or a quoted pattern such "
-        "as 'runs/*.csv' names many, and --out a folder for them."
+        help="The recording: a CSV file (may be gzipped) or a Parquet file, or - for a live "
+        "stream. A folder or a quoted pattern such as 'runs/*.csv' names many recordings; --out "
+        "is then a folder."
     ),
 ]
 RunColumn = Annotated[
     str | None,
     typer.Option(
         "--run",
-        help="Of Parquet data (a file or a folder): the column that names the run of each row; "
-        "each run is a recording.",
+        help="For Parquet data (a file or a folder): the column that names the run of each row. "
+        "Each run is a recording.",
     ),
 ]
 Learned = Annotated[
-    Path | None, typer.Option(help="From nopf train; if left out, --filter nopf trains one.")
+    Path | None,
+    typer.Option(help="A file from nopf train. If left out: --filter nopf trains a proposal."),
 ]
 Short = Annotated[
     str,
     typer.Option(
         "--filter",
-        help="auto tries those that need no training, on simulated data like yours, says which "
-        f"gives the best means for the time, and takes it; or one of {', '.join(FILTERS)}.",
+        help="auto, or one of "
+        f"{', '.join(FILTERS)}. auto uses the filter that nopf check advises for the same data: "
+        "the one with the most accurate means for the computing time, of those without training.",
     ),
 ]
-Particles = Annotated[int, typer.Option(min=2, help="How many.")]
+Particles = Annotated[int, typer.Option(min=2, help="Number of particles.")]
 Start = Annotated[
-    float | None, typer.Option(help="The prior's time; one dt of the model before the first row.")
+    float | None,
+    typer.Option(help="Time of the prior. If left out: one dt of the model before the first row."),
 ]
 Smooth = Annotated[
     str | None,
@@ -85,43 +89,52 @@ Smooth = Annotated[
     ),
 ]
 Forecast = Annotated[
-    int, typer.Option(min=0, help="Add so many rows after the last, as the model predicts them.")
+    int, typer.Option(min=0, help="Number of predicted rows to add after the last one.")
 ]
 Recover = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1.0, help="Share of the particles drawn anew from the prior when it is lost."
+        min=0.0,
+        max=1.0,
+        help="Share of the particles to redraw from the prior when the filter is lost.",
     ),
 ]
 Truth = Annotated[
     str | None,
     typer.Option(
         "--truth",
-        help="Columns of true states, with commas, as state=column (or a column that is called as "
-        "the state is): says how near the estimates are.",
+        help="Columns of true states as state=column, separated by commas (the column alone if it "
+        "has the state's name). Prints the error of the estimates.",
     ),
 ]
 ListWarnings = Annotated[
     bool,
-    typer.Option(
-        "--list-warnings", help="List each time a trouble began, not a line for each kind."
-    ),
+    typer.Option("--list-warnings", help="List every warning, instead of one line for each kind."),
 ]
 Double = Annotated[
     bool,
-    typer.Option("--double", help="Compute in double precision: for coordinates far from zero."),
+    typer.Option("--double", help="Compute in double precision, for coordinates far from zero."),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Estimates: .csv or .parquet; standard output if left out.")
+    Path | None,
+    typer.Option(help="File of the estimates, .csv or .parquet. If left out: standard output."),
 ]
 Plot = Annotated[
-    Path | None, typer.Option(help="Draw the estimates: .svg, .png, .pdf, or .html for a page.")
+    Path | None,
+    typer.Option(
+        help="File to draw the estimates to: .html for a page; .svg, .png or .pdf for a figure."
+    ),
 ]
 Form = Annotated[
-    str | None, typer.Option("--format", help="Of a live stream: csv or json; as it comes in.")
+    str | None,
+    typer.Option(
+        "--format",
+        help="Output format of a live stream: csv or json. If left out: that of its input.",
+    ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Of a live stream: leave lines out that cannot be read.")
+    bool,
+    typer.Option("--skip-bad", help="For a live stream: leave out lines that cannot be read."),
 ]
 SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
 
@@ -153,11 +166,12 @@ def filter_command(
     cluster: Cluster = None,
     as_json: SummaryAsJson = False,
 ) -> None:
-    """Estimates the states behind a recording, or a live stream, with a model.
+    """Estimates the states behind a recording or a live stream, with a model.
 
-    Empty cells are missing observations.
-    Estimates are mean, standard deviation and quantiles of each state, the effective sample size,
-    the log-evidence, and how well the model explains the data; warnings come in plain words.
+    Empty cells are missing observations. The output has the mean, standard deviation and quantiles
+    of each state, the effective sample size, the log-evidence, and how well the model explains the
+    data. Warnings are printed in plain words. If the filtering of many recordings is interrupted,
+    run the same command again to resume.
     """
     with warnings_said(), jax.enable_x64(True) if double else contextlib.nullcontext():
         source = _source(stream, data)
@@ -197,24 +211,29 @@ def filter_command(
             filter_stream(request, form, skip_bad)
             return
         if skip_bad:
-            raise typer.BadParameter("is for live streams", param_hint="--skip-bad")
+            raise typer.BadParameter("is for live streams only", param_hint="--skip-bad")
         check_workers(workers, cluster)
         sources = several(source, run_column)
         if sources is not None:
             if out is None or plot is not None or form is not None or list_warnings:
                 raise typer.BadParameter(
                     "for many recordings name a folder with --out; --plot, --format and "
-                    "--list-warnings are for one"
+                    "--list-warnings are for a single recording"
                 )
             check_folder(out, sources)
             filter_many(request, sources, out, double, workers, cluster, as_json)
             return
         if workers or cluster is not None:
-            raise typer.BadParameter("is for many recordings", param_hint="--workers, --cluster")
+            raise typer.BadParameter(
+                "is for many recordings only", param_hint="--workers, --cluster"
+            )
         check_plot(plot, (".svg", ".png", ".pdf", ".html"))
         _check_out(out, source)
         if form is not None:
-            raise typer.BadParameter("is for live streams; name the file", param_hint="--format")
+            raise typer.BadParameter(
+                "is for live streams only; for a recording, the ending of --out gives the format",
+                param_hint="--format",
+            )
         if as_json and out is None:
             raise typer.BadParameter(
                 "standard output has the estimates; name a file", param_hint="--out"
@@ -242,7 +261,7 @@ def _refuse_for_streams(given: dict[str, bool]) -> None:
     wrong = [option for option, used in given.items() if used]
     if wrong:
         raise typer.BadParameter(
-            f"a live stream goes to standard output, one line an observation; "
+            f"a live stream goes to standard output, one line per observation; "
             f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for recordings"
         )
 
@@ -262,7 +281,7 @@ def _given(file: Path | None, short: str, model: StateSpaceModel) -> NeuralPropo
     if file is None:
         return None
     if CATALOGUE[short].recipe is None:
-        raise typer.BadParameter(f"{short} uses none", param_hint="--proposal")
+        raise typer.BadParameter(f"the filter {short} uses none", param_hint="--proposal")
     try:
         return NeuralProposal.load(file, CATALOGUE[short].of(model))
     except (ValueError, OSError) as error:

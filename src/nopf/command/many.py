@@ -101,9 +101,9 @@ def filter_many(
         except DataError as error:
             reasons.append(str(error))
     if recording is None:
-        raise typer.BadParameter(f"none can be read: {reasons[0]}", param_hint="--data")
+        raise typer.BadParameter(f"no recording can be read: {reasons[0]}", param_hint="--data")
     if recording.times is None:
-        say(f"no column of times: rows count as {request.model.dt:g} apart (dt of the model)")
+        say(f"no column of times: rows are taken {request.model.dt:g} apart (dt of the model)")
     for message in oddities(request.model, recording):
         say(f"{sources[len(reasons)]}: {message}")
     request = request.settled(recording)
@@ -137,7 +137,7 @@ def filter_many(
         counts = Counter(row["verdict"] for row in rows if row["error"] is None)
         found = [f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict]]
         found += [f"failed: {len(failed)}"] if failed else []
-        print(f"{out}: {len(rows)} recordings, {', '.join(found)}; index.html has them all")
+        print(f"{out}: {len(rows)} recordings, {', '.join(found)}; {out / 'index.html'} lists them")
     if failed:
         raise typer.Exit(1)
 

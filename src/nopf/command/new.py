@@ -15,13 +15,13 @@ EXAMPLES = (
     "nopf check robot.py:model --data run.csv",
 )
 
-File = Annotated[Path, typer.Argument(help="Where to write it, for example robot.py.")]
+File = Annotated[Path, typer.Argument(help="The file to write, for example robot.py.")]
 
 
 def new_command(
     file: File,
 ) -> None:
-    """Writes a model to start from: a robot that measures distances, with comments."""
+    """Writes a model to start from, with comments: a robot that measures distances."""
     if file.suffix != ".py":
         raise typer.BadParameter(f"{file}: expected a name that ends in .py")
     if file.exists():
@@ -30,4 +30,5 @@ def new_command(
     template = importlib.resources.files("nopf") / "templates" / "robot.py"
     text = template.read_text(encoding="utf-8").replace("TEMPLATE", file.as_posix())
     write_whole(file, text.encode())
-    print(f"{file} written. Try: python {file}, then nopf check {file}:model --data run.csv")
+    print(f"{file} is written. Now run: python {file}")
+    print(f"Then run: nopf check {file}:model --data run.csv")

@@ -50,13 +50,15 @@ def filter_one(
     except DataError as error:
         raise typer.BadParameter(f"{request.source}: {error}", param_hint="--start") from None
     if recording.times is None:
-        say(f"no column of times: rows count as {model.dt:g} apart (dt of the model)")
+        say(f"no column of times: rows are taken {model.dt:g} apart (dt of the model)")
     for message in oddities(model, recording):
         say(message)
     request = request.settled(recording)
     flt = request.make_filter(recording)
     rows = len(recording.observations)
-    tell(f"compiling {request.short} for {rows} rows, {request.particles} particles; then it runs")
+    tell(
+        f"compiling {request.short} for {rows} rows and {request.particles} particles, then running"
+    )
     try:
         found = estimate(flt, recording, request.seed, request.beside)
     except ValueError as error:
@@ -65,7 +67,7 @@ def filter_one(
         raise typer.BadParameter(f"{request.source}: {reason}", param_hint=about) from None
     tell("filtered")
     if request.beside.forecast and recording.controls is not None:
-        say("the forecast goes on with the controls of the last row")
+        say("the forecast uses the controls of the last row")
     posterior = found.posterior
     if out is None:
         print(csv_table(*found.table()), end="")
@@ -98,8 +100,11 @@ def _near_in_words(name: str, found: Accuracy) -> str:
     if found.coverage is not None and found.nominal is not None:
         words += f", {100 * found.coverage:.0f} % within the {100 * found.nominal:.0f} % interval"
     if found.error_over_variance is None:
-        return f"{words}; the filter says that it is exact"
-    return f"{words}, squared error over variance {found.error_over_variance:.2f} (1 is right)"
+        return f"{words}; the posterior variance is zero"
+    return (
+        f"{words}, squared error over posterior variance {found.error_over_variance:.2f} "
+        "(should be 1)"
+    )
 
 
 def _draw(request: Request, recording: Recording, found: Estimates, plot: Path) -> None:
@@ -178,7 +183,9 @@ def _draws(posterior: Posterior) -> dict[str, float]:
 def _print_summary(request: Request, posterior: Posterior, out: Path) -> None:
     count = ""
     if posterior.ess is not None:
-        count = f", mean ESS {float(posterior.ess.mean()):.0f} of {request.particles}"
+        count = (
+            f", mean effective sample size {float(posterior.ess.mean()):.0f} of {request.particles}"
+        )
     print(
         f"{out}: {len(posterior.times)} steps{count}, log-evidence "
         f"{float(posterior.log_evidence):.2f}: {posterior.verdict}"
@@ -187,6 +194,7 @@ def _print_summary(request: Request, posterior: Posterior, out: Path) -> None:
     if known:
         worst = min(known, key=lambda name: known[name])
         show(
-            f"The least known mean, that of {worst}, is worth {known[worst]:.0f} independent "
-            f"draws: off by {1 / np.sqrt(known[worst]):.1g} of its standard deviation or so."
+            f"The least accurate mean, that of {worst}, is worth {known[worst]:.0f} independent "
+            f"draws of the posterior: it may be off by {1 / np.sqrt(known[worst]):.1g} of its "
+            "standard deviation."
         )

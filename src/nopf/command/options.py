@@ -24,19 +24,25 @@ Model = Annotated[
 ]
 TimeColumn = Annotated[
     str | None,
-    typer.Option("--time", help="Column of times; time, t or timestamp if there is one."),
+    typer.Option("--time", help="Column of times. If left out: time, t or timestamp."),
 ]
 ControlColumns = Annotated[
     str | None,
-    typer.Option("--controls", help="Columns of controls, with commas; the model's if left out."),
+    typer.Option(
+        "--controls", help="Columns of controls, separated by commas. If left out: the model's."
+    ),
 ]
 ObservationColumns = Annotated[
     str | None,
     typer.Option(
-        "--observations", help="Columns of the observation, with commas; the model's if left out."
+        "--observations",
+        help="Columns of the observation, separated by commas. If left out: the model's.",
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed, the same numbers.")]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=2**31 - 1, help="Of random numbers: the same seed, the same results."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -119,5 +125,5 @@ def check_pictures() -> None:
         import matplotlib.figure  # noqa: F401
         import plotly  # noqa: F401
     except ImportError:
-        complain("pictures need matplotlib and Plotly: python -m pip install 'nopf[plots]'")
+        complain("plots need matplotlib and Plotly: python -m pip install 'nopf[plots]'")
         raise typer.Exit(1) from None

@@ -15,17 +15,20 @@ EXAMPLES = (
     "nopf report results --out page.html --figures svg",
 )
 
-Folder = Annotated[Path, typer.Argument(help="A folder of results, from bench or sweep.")]
-Out = Annotated[Path | None, typer.Option(help="The page; FOLDER/report.html if left out.")]
+Folder = Annotated[Path, typer.Argument(help="A folder of results, from nopf bench or nopf sweep.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The file of the page. If left out: FOLDER/report.html.")
+]
 Figures = Annotated[
-    str | None, typer.Option(help="svg, png or pdf: also draw every figure, in FOLDER/figures.")
+    str | None,
+    typer.Option(help="Also write every figure to FOLDER/figures, as svg, png or pdf."),
 ]
 
 
 def report_command(
     folder: Folder, out: Out = None, figures: Figures = None, as_json: AsJson = False
 ) -> None:
-    """Makes one HTML page of results, with tables and animated particles; it needs no network."""
+    """Makes one HTML page of results, with tables and animated particles. It needs no network."""
     if figures not in (None, "svg", "png", "pdf"):
         raise typer.BadParameter(
             f"expected svg, png or pdf, got {figures!r}", param_hint="--figures"

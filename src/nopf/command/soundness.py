@@ -177,9 +177,11 @@ def _noise(model: StateSpaceModel, paths: Trajectories) -> list[str]:
 
     typical = np.median(np.asarray(_noise_ratios(model, states, steps)), axis=0)
     parts = [_range_of(name, typical[own]) for name, own in in_groups(model.observation_names)]
-    found = ["a step's process noise over the sensor's noise: " + ", ".join(parts)]
+    found = ["process noise of one step, divided by the sensor's noise: " + ", ".join(parts)]
     if typical.max() < 0.05:
-        found.append("one measurement says little that the motion did not; any proposal will do")
+        found.append(
+            "one measurement adds little to the prediction by the motion; any proposal will do"
+        )
     if typical.max() > 3:
-        found.append("measurements are much sharper than the motion: where particles go matters")
+        found.append("measurements are much more precise than the motion: a good proposal matters")
     return found

@@ -78,8 +78,8 @@ def several(data: str, column: str | None = None) -> list[Source] | None:
         return None
     if not found:
         raise typer.BadParameter(
-            f"{data}: there is no recording (names end in {', '.join(ENDINGS)}); for a folder for "
-            f"each, write '{Path(data) / '*' / '*.csv'}'"
+            f"{data}: there is no recording (names end in {', '.join(ENDINGS)}); if each recording "
+            f"is in a folder of its own, write '{Path(data) / '*' / '*.csv'}'"
             if Path(data).is_dir()
             else f"{data}: there is no recording of that name",
             param_hint="--data",
@@ -105,7 +105,7 @@ def _runs(data: str, column: str) -> list[Source]:
     path = Path(data)
     if not path.exists():
         raise typer.BadParameter(
-            f"{data}: no such file or folder; with --run it is one of Parquet", param_hint="--data"
+            f"{data}: no such file or folder; --run needs Parquet data", param_hint="--data"
         )
     try:
         runs = runs_of(path, column)
@@ -123,14 +123,15 @@ def _checked(data: str, sources: list[Source]) -> list[Source]:
     for source in sources:
         if source.name in names:
             raise typer.BadParameter(
-                f"{data}: several recordings are called {source.name}, and so would their "
-                "estimates be; rename them, or give the command for each folder",
+                f"{data}: several recordings are called {source.name}, so their estimates would "
+                "have the same name; rename them, or run the command for each folder",
                 param_hint="--data",
             )
         names.add(source.name)
     if SUMMARY in names:
         raise typer.BadParameter(
-            f"{data}: a recording called {SUMMARY} would be lost in the summary; rename it",
+            f"{data}: the summary would overwrite the estimates of a recording called {SUMMARY}; "
+            "rename the recording",
             param_hint="--data",
         )
     return sources

@@ -27,7 +27,7 @@ EXAMPLES = (
     "nopf sweep range-only --particles 100,1000,10000 --out results",
 )
 
-Particles = Annotated[str, typer.Option(help="With commas.")]
+Particles = Annotated[str, typer.Option(help="Numbers of particles, separated by commas.")]
 
 
 def sweep_command(
@@ -40,10 +40,11 @@ def sweep_command(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Runs filters with several numbers of particles: metrics against N.
+    """Runs filters with several numbers of particles N, and shows the metrics against N.
 
-    For each benchmark OUT gets sweep.csv, with one row a filter, number of particles and seed, and
-    sweep.svg, the metrics against N (if matplotlib is installed).
+    If the command is interrupted, run it again to resume. For each benchmark it writes sweep.csv to
+    OUT, with one row per filter, number of particles and seed, and sweep.svg, which plots the
+    metrics against N (if matplotlib is installed).
     """
     counts = _counts(particles)
     ran = run_cells(Request(names, filters, seeds, counts, out, workers, cluster))
@@ -75,6 +76,6 @@ def _draw(rows: Sequence[Row], file: Path) -> None:
     try:
         from nopf.report.figures import save, sweep_figure
     except ImportError:
-        say("no figure, since matplotlib is not installed: python -m pip install 'nopf[plots]'")
+        say("no figure, since matplotlib is missing: python -m pip install 'nopf[plots]'")
     else:
         save(sweep_figure(rows), file)

@@ -29,8 +29,8 @@ class Loaded(NamedTuple):
         make = getattr(self.module, "controls", None)
         if not callable(make):
             raise typer.BadParameter(
-                "this model reads step.control, and its file says nothing of typical ones: add a "
-                "function controls(steps) that returns an array, one row a step"
+                "this model reads step.control, but its file does not define typical controls: add "
+                "a function controls(steps) that returns an array with one row per step"
             )
         try:
             return make(horizon)

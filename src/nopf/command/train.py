@@ -33,31 +33,40 @@ EXAMPLES = (
     "nopf filter robot.py:model --data run.csv --proposal robot.nopf --out out.csv",
 )
 
-Out = Annotated[Path, typer.Option(help="Where to write the proposal.")]
+Out = Annotated[Path, typer.Option(help="The file to write the proposal to.")]
 Horizon = Annotated[
     int | None,
-    typer.Option(min=1, help="Steps of a simulated trajectory; known for benchmarks."),
+    typer.Option(
+        min=1, help="Number of steps of a simulated trajectory. Not needed for benchmarks."
+    ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="A recording to imitate: its times, controls, what is missing."),
+    typer.Option(
+        "--data", help="A recording whose times, controls and missing cells the simulations have."
+    ),
 ]
-RecipeName = Annotated[str, typer.Option(help="fast, or paper: the published one.")]
+RecipeName = Annotated[str, typer.Option(help="fast, the default; or paper, the published recipe.")]
 Base = Annotated[
-    str | None, typer.Option(help="auto, skeleton or linearised; the recipe's if left out.")
+    str | None,
+    typer.Option(
+        help="What the network corrects: auto, skeleton or linearised. If left out: the recipe's."
+    ),
 ]
 Components = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Gaussians of the law; if left out, one, or two where one misses a mode."
+        min=1,
+        help="Number of Gaussians of the proposal. If left out: one, or two if one misses a mode.",
     ),
 ]
-Steps = Annotated[int | None, typer.Option(help="Gradient steps at most.")]
+Steps = Annotated[int | None, typer.Option(help="Maximum number of gradient steps.")]
 MissingRate = Annotated[
-    float | None, typer.Option(help="Chance that a coordinate is missing, while training.")
+    float | None,
+    typer.Option(help="Probability that a coordinate of an observation is missing in training."),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start anew even if an earlier run was cut short.")
+    bool, typer.Option("--fresh", help="Start again, and do not resume an interrupted run.")
 ]
 
 
@@ -80,7 +89,7 @@ def train_command(
 ) -> None:
     """Trains a proposal on data simulated from a model, and writes it to a file.
 
-    A run that was cut short goes on where it was when the same command is given again.
+    If training is interrupted, run the same command again to resume.
     """
     loaded = load(target)
     if recording is None:
@@ -101,7 +110,7 @@ def train_command(
         part.unlink(missing_ok=True)
     check_writable(part, "--out")
     before = out.exists()
-    tell(f"training on series of {series.horizon} steps; the first seconds are compiling")
+    tell(f"training on series of {series.horizon} steps; it begins with compiling")
     with warnings_said():
         trained = train_to_file(
             loaded.model,
@@ -117,7 +126,7 @@ def train_command(
         say(f"{out} is kept as it was; the run is in {part}")
     _print_result(trained, out, as_json)
     if trained.interrupted:
-        say("give the same command again to go on")
+        say("run the same command again to resume")
         raise typer.Exit(130)
 
 
@@ -126,7 +135,7 @@ def _series(loaded: Loaded, horizon: int | None) -> Series:
     horizon = loaded.horizon if horizon is None else horizon
     if horizon is None:
         raise typer.BadParameter(
-            "needed for a model from a file, if there is no --data", param_hint="--horizon"
+            "needed for a model from a file without --data", param_hint="--horizon"
         )
     return Series(
         horizon, controls=loaded.controls(horizon) if loaded.model.reads_control else None
@@ -136,7 +145,9 @@ def _series(loaded: Loaded, horizon: int | None) -> Series:
 def _series_like(file: Path, loaded: Loaded, columns: Named, horizon: int | None) -> Series:
     """Series like a recording."""
     if horizon is not None:
-        raise typer.BadParameter("the recording says how long", param_hint="--horizon")
+        raise typer.BadParameter(
+            "not with --data: the recording gives the number of steps", param_hint="--horizon"
+        )
     try:
         return imitation(loaded.model, recording_of(file, loaded.model, columns))
     except DataError as error:
@@ -174,12 +185,15 @@ def _print_result(trained: Trained, out: Path, as_json: bool) -> None:
     else:
         print(
             f"{out}: {steps} steps in {trained.seconds:.1f} s on the {proposal.recipe.base} base; "
-            f"held-out ESS {100 * share:.1f} % of the draws"
+            f"held-out effective sample size {100 * share:.1f} % of the draws"
         )
         if (proposal.recipe.components or 1) > 1:
-            print(f"The law has {proposal.recipe.components} Gaussians: it covers several modes.")
+            print(
+                f"The proposal has {proposal.recipe.components} Gaussians, since the posterior has "
+                "several modes."
+            )
         if proposal.adds_nothing:
             print(
-                "The network has nothing to add to the linearised fit: filters leave it out, and "
+                "The network does not improve the linearised proposal, so filters leave it out; "
                 "--filter lpf does the same without a file."
             )

@@ -162,34 +162,34 @@ def advise(trials: list[Trial]) -> str:
     """Which filter to use, and why, in words."""
     best = best_of(trials)
     if best is None:
-        return "Fix the problems first: not even the bootstrap filter runs."
+        return "Correct the problems first: not even the bootstrap filter runs."
     if best.name == "kf":
         return (
-            "Use the Kalman filter (--filter kf): the model is linear with Gaussian noise, so it "
-            "is exact, and no particles are needed."
+            "Use the Kalman filter (--filter kf): the model is linear with Gaussian noise, so this "
+            "filter is exact and needs no particles."
         )
     others = [trial for trial in trials if trial is not best]
     if best.name == "bpf":
         rivals = ", ".join(f"{_ratio(t, best)} for {t.name}" for t in others)
         return (
-            "Use the bootstrap filter (--filter bpf): none of the others gives means that are "
-            "clearly better for the time"
-            + (f" (draws a second, relative to it: {rivals})." if rivals else ".")
+            "Use the bootstrap filter (--filter bpf): none of the others gives clearly more "
+            "accurate means in the same time"
+            + (f" (draws per second, relative to bpf: {rivals})." if rivals else ".")
         )
     words = {
         "lpf": "the linearised proposal",
-        "alpf": "the linearised proposal, looking ahead",
-        "mlpf": "the linearised proposal, with what is linear solved exactly",
-        "malpf": "the linearised proposal, looking ahead, with what is linear solved exactly",
+        "alpf": "the linearised proposal with look-ahead",
+        "mlpf": "the linearised proposal, with linear states solved exactly",
+        "malpf": "the linearised proposal with look-ahead, with linear states solved exactly",
         "nopf": "the learned proposal",
     }[best.name]
     behind = [t for t in others if best.rate > CLEARLY * t.rate]
     near = [t.name for t in others if t not in behind]
-    compared = ", ".join(f"{_ratio(best, t)} times that of {t.name}" for t in behind)
+    compared = ", ".join(f"{_ratio(best, t)} times as many as {t.name}" for t in behind)
     return (
-        f"Use {words} (--filter {best.name}): in the same time its means are worth more "
-        f"independent draws of the posterior, {compared}."
-        + (f" Not clearly better: {', '.join(near)}." if near else "")
+        f"Use {words} (--filter {best.name}): in the same time, its means are worth more "
+        f"independent draws of the posterior: {compared}."
+        + (f" It is not clearly better than {', '.join(near)}." if near else "")
     )
 
 

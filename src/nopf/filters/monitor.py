@@ -29,34 +29,34 @@ LARGEST = 3.0  # an outlier is no error that lasts: innovations count up to this
 VERDICTS = ("trust it", "look here", "do not trust it")
 GRAVE = ("collapsed", "poor", "lost")  # The others leave an estimate that is worth a look.
 
-OUTLIERS = "if outliers happen, use robust="
-CARRIED = ". If what it follows can be carried away, use recover="
+OUTLIERS = "if the sensors have outliers, use robust="
+CARRIED = ". If what is tracked can be carried away, use recover="
 UNSOUND = "too few particles were left to say why"
-SURPRISE = "too many observations surprise (drift {0:.1f}{1})"
+SURPRISE = "too many observations are surprising (drift {0:.1f}{1})"
 SAYS = {
-    "collapsed": "every weight was zero; the step counts as one without observation",
+    "collapsed": "every weight was zero; the step is treated as one without an observation",
     "far": "the observation is far from what was predicted (p = {:.1g}{}); {}",
     "poor": (
-        "the proposal is poor: lately only about {:.3g} of the particles count; use a learned or "
-        "linearised proposal, or more particles. Whether the model explains the data cannot be "
-        "said before"
+        "the proposal is poor: the effective sample size has been only about {:.3g} lately; use a "
+        "learned or linearised proposal, or more particles. Until then it cannot be judged whether "
+        "the model explains the data"
     ),
     "thin": (
-        "only {} left, from which all later ones descend. For some time the estimate may "
-        "be far off, and surprises say nothing of the model; use more particles, or a linearised "
-        "or learned proposal"
+        "only {} left, from which all later ones descend. For some time the estimate may be far "
+        "off, and surprising observations do not show that the model is wrong; use more particles, "
+        "or a linearised or learned proposal"
     ),
     "coarse": (
-        "{} known no better than by {} of the posterior: a mean may be off by {:.1g} "
-        "posterior standard deviations; use more particles, or nopf.marginalise if it is linear"
+        "{} {} of the posterior, and may be off by {:.1g} posterior standard deviations; use more "
+        "particles, or nopf.marginalise if the state is linear"
     ),
     "lost": (
         f"the model does not explain this data: {SURPRISE}; look at its noise, motion and biases"
     ),
     "lost by few": (
         f"the particles have probably lost the state: {SURPRISE}, and few of them were left. Use "
-        "more particles, or a linearised or learned proposal; whether the model explains the data "
-        "cannot be said before"
+        "more particles, or a linearised or learned proposal. Until then it cannot be judged "
+        "whether the model explains the data"
     ),
     "lost anew": (
         f"the filter is lost: {SURPRISE}; {{2:.0%}} of the particles are drawn anew from the prior"
@@ -77,20 +77,21 @@ class Monitor:
     """Says in plain words, as steps come in, when an estimate should not be trusted.
 
     Call `look(info, index, time)` of one monitor after each step, with the `Info` of that step.
-    A trouble is reported when it begins, not at every step that it lasts; one that keeps coming
-    back is reported the first, tenth, hundredth time. `summary()` sums up what there was so far, a
-    line for each kind of trouble. `flt.monitor()` makes one that knows the names of a model.
+    A problem is reported when it begins, and not at every step for which it lasts. If it keeps
+    coming back, it is reported the first, tenth and hundredth time. `summary()` returns one line
+    for each kind of problem so far. `flt.monitor()` makes one that knows the names of a model.
 
     Args:
-        p_value: an observation less probable than this is reported.
-        drift: so is a drift beyond this. It is about normal: a right model hardly ever exceeds 5,
-            but 4 once in some ten thousand steps, too often for a stream without end.
-        ess: fewer particles that count than this, over about twenty steps, are too few.
-        draws: a mean that is worth fewer independent draws than this for five steps, or fewer than
-            half of it for two, is poor: by 10 draws it may be off by a third of its standard
-            deviation.
-        state_names: what warnings call the states; their numbers if left out.
-        observation_names: what they call the observations; they name none if left out.
+        p_value: an observation with a smaller p-value than this is reported.
+        drift: a drift beyond this is reported. It is about standard normal: with a right model it
+            hardly ever exceeds 5, but exceeds 4 once in some ten thousand steps, which is too often
+            for an endless stream.
+        ess: an effective sample size below this, over about twenty steps, is reported.
+        draws: a mean is reported if it has been worth fewer independent draws than this for five
+            steps, or fewer than half of it for two. With 10 draws it may be off by a third of its
+            standard deviation.
+        state_names: names of the states in warnings; their numbers if left out.
+        observation_names: names of the observations; warnings name none if left out.
         tails: the model's `robust=`, which tells how many outliers are to be expected.
         recover: the filter's `recover=`; None if it has no such argument.
     """
@@ -169,7 +170,10 @@ class Monitor:
             )
         expected = f"about {self._expected:.0f} were to be expected"
         if self._too_often(trouble):
-            expected = f"only {expected}: either outliers are more frequent, or the noise is larger"
+            expected = (
+                f"only {expected}: either outliers are more frequent than the model says, or the "
+                "noise is larger"
+            )
         return f"{rows} had an outlier{where}; {expected}"
 
     def _too_often(self, outliers: "Trouble") -> bool:
@@ -208,7 +212,7 @@ class Monitor:
             elif not self._robust:
                 advice = OUTLIERS
             else:
-                advice = "too far even for the outliers that it expects"
+                advice = "that is too far even for the outliers that the model expects"
             yield "far", SAYS["far"].format(float(info.nominal_p_value), furthest, advice)
         if info.ess is not None:
             yield from self._few_particles(float(info.ess), drift, index, far)
@@ -284,7 +288,9 @@ class Monitor:
             names = [self.state_names[i] if self.state_names else f"state {i}" for i in poor]
             few = max(1.0, float(draws[poor].min()))
             worth = _counted(few, "independent draw")
-            named = f"{listed(names)} {'are' if len(names) > 1 else 'is'}"
+            named = f"the mean of {listed(names)} is worth only"
+            if len(names) > 1:
+                named = f"the means of {listed(names)} are worth as few as"
             yield "coarse", SAYS["coarse"].format(named, worth, 1 / np.sqrt(few))
 
     def _lasts(self, kind: str) -> bool:

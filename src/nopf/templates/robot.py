@@ -1,7 +1,9 @@
-"""A robot that drives in a plane and measures its distance to three beacons. Change it to yours.
+"""A robot that drives in a plane and measures its distance to three beacons.
+
+Change this model to describe your own system. Then run
 
 python TEMPLATE                               simulates a drive and writes run.csv
-nopf check TEMPLATE:model --data run.csv      is the model sound, and which filter suits it?
+nopf check TEMPLATE:model --data run.csv      looks for mistakes and advises a filter
 nopf filter TEMPLATE:model --data run.csv --out states.csv --plot states.svg
 """
 
@@ -14,12 +16,12 @@ import nopf
 BEACONS = np.array([[0.0, 0.0], [6.0, 0.0], [3.0, 5.0]])  # metres
 landmarks = BEACONS  # nopf filter marks these on its map
 
-# All functions are for one state. `step` has index, time, dt (seconds since the last measurement)
-# and control (what was commanded over that time: here speed and turn rate).
+# Each function is written for one state x. `step` has index, time, dt (seconds since the last
+# measurement) and control (the commands over that time: here speed and turn rate).
 
 
 def transition(x, step):
-    """Where the robot goes, without noise."""
+    """The next state, without noise."""
     px, py, heading = x
     speed, turn = step.control
     return jnp.stack(
@@ -32,13 +34,13 @@ def transition(x, step):
 
 
 def process_noise(step):
-    """Standard deviations of what the commands leave open; they grow with the time between
-    measurements. (Numbers instead of a function would be added once a step.)"""
+    """Standard deviations of the motion around the commands; they grow with the time between
+    measurements. (Numbers instead of a function would be added once per step.)"""
     return jnp.sqrt(step.dt) * jnp.array([0.05, 0.05, 0.05])
 
 
 def observation(x, step):
-    """What the sensors would say without noise: the distances to the beacons."""
+    """The measurements without noise: the distances to the beacons."""
     return jnp.hypot(BEACONS[:, 0] - x[0], BEACONS[:, 1] - x[1])
 
 
@@ -48,24 +50,25 @@ model = nopf.StateSpaceModel(
     process_noise=process_noise,
     observation=observation,
     observation_noise=[0.1, 0.1, 0.1],  # metres
-    robust=nopf.Outliers(rate=0.02, scale=10),  # now and then a range is far off; or leave it out
+    robust=nopf.Outliers(rate=0.02, scale=10),  # 2 % outliers with 10 times the noise; optional
     state_names=("x", "y", "heading"),
-    state_angles=("heading",),  # radians; wrapped everywhere
+    state_angles=("heading",),  # in radians
     observation_names=("range_1", "range_2", "range_3"),  # columns of your recordings
     control_names=("speed", "turn"),
-    dt=0.1,  # seconds between measurements, where a recording has no times
+    dt=0.1,  # seconds between measurements, if a recording has no column of times
 )
 
 
 def controls(steps):
-    """Commands of a typical drive, for simulations: `nopf check` and `nopf train` look for this."""
+    """Commands of a typical drive. `nopf check` and `nopf train` use them to simulate."""
     time = model.dt * np.arange(steps)
     return np.stack([np.full(steps, 0.8), 0.6 * np.sin(0.4 * time)], axis=1)
 
 
 if __name__ == "__main__":
     truth = nopf.simulate(model, 200, jax.random.key(0), controls=controls(200))
-    # Where the robot truly was is known here, so that --truth can say how near the estimates are.
+    # In a simulation the true states are known. With --truth, nopf filter compares its estimates
+    # with them.
     parts = [truth.steps.time, controls(200), truth.observations, truth.states]
     columns = np.column_stack(parts)
     names = ["time", *model.control_names, *model.observation_names]
