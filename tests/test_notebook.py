@@ -10,8 +10,8 @@ import pytest
 
 import nopf
 from nopf import notebook
-from nopf.model import listed
 from nopf.training.progress import Progress
+from nopf.words import listed
 from tests import models
 
 NASTY = "<script>alert('x')</script> & \"more\""
@@ -75,7 +75,7 @@ def test_one_line_each():
     assert repr(path) == "Trajectories: 10 steps, 2 states, 2 observations"
     paths = nopf.simulate(models.linear(), 10, jax.random.key(0), batch=4e0)
     assert repr(paths) == "Trajectories: 4 series, 10 steps, 2 states, 2 observations"
-    assert listed([str(i) for i in range(20)]) == "0, 1, 2, 3, 4, 5, 6, …"
+    assert listed([*"abcdefghij"], 8) == "a, b, c, d, e, f, g, …"
 
 
 @pytest.fixture

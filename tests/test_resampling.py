@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import nopf
+from nopf.crowd import weigh_up
 from nopf.resampling import should_resample
 
 # Compiled as a whole: of single operations, one after the other, each is compiled alone.
@@ -119,3 +120,12 @@ def test_when_to_resample():
     assert should_resample(unequal, 1.0)
     assert should_resample(unequal, 0.95)
     assert not should_resample(unequal, 0.85)
+
+
+def test_sums_where_all_weights_are_zero_have_a_gradient():
+    """A step at which all particles collapse shall not spoil the gradients of the others."""
+
+    def log_whole(a):
+        return weigh_up(jnp.where(jnp.arange(4) > 9, a, -jnp.inf), None).log_whole
+
+    assert jax.grad(log_whole)(1.0) == 0

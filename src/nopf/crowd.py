@@ -54,9 +54,14 @@ class Sums(NamedTuple):
     squares: Float[Array, "*batch"]
 
     @property
+    def log_whole(self) -> Float[Array, "*batch"]:
+        """The log of `whole`; 0 if all are zero, where it would have no gradient."""
+        return jnp.log(jnp.where(self.whole > 0, self.whole, 1))
+
+    @property
     def log_total(self) -> Float[Array, "*batch"]:
         """The log of the sum."""
-        return self.largest + jnp.log(self.whole)
+        return self.largest + self.log_whole
 
     @property
     def ess(self) -> Float[Array, "*batch"]:
@@ -77,7 +82,7 @@ def weigh_up(log_weights: Float[Array, "*batch n"], axis: str | None) -> Sums:
         return Sums(top, whole, squares)
     tops, parts, parts_squared = gathered((top, whole, squares), axis)
     top = jnp.max(tops, axis=0)
-    scale = jnp.exp(_or_zero(tops) - _or_zero(top)[None])
+    scale = jnp.exp(tops - _or_zero(top)[None])  # 0 of a device that holds no weight
     return Sums(top, jnp.sum(parts * scale, axis=0), jnp.sum(parts_squared * scale**2, axis=0))
 
 

@@ -53,6 +53,7 @@ from nopf.robust import Tails
 from nopf.space import Space
 from nopf.steps import Step, make_steps, regular_step
 from nopf.trigonometry import vectorised
+from nopf.words import listed
 
 Particle: TypeAlias = Any
 """What a filter moves and weighs: a state `(d,)`, or a `Marginal` of a marginalised model."""
@@ -184,8 +185,9 @@ class StateSpaceModel(eqx.Module):
         self._trial(self.check)
 
     def __repr__(self) -> str:
-        states = f"{len(self.state_names)} states ({listed(self.state_names)})"
-        seen = f"{len(self.observation_names)} observations ({listed(self.observation_names)})"
+        states = f"{len(self.state_names)} states ({listed(self.state_names, LISTED)})"
+        names = listed(self.observation_names, LISTED)
+        seen = f"{len(self.observation_names)} observations ({names})"
         return f"{type(self).__name__}: {states}, {seen}, dt {self.dt:g}"
 
     def _repr_html_(self) -> str:
@@ -222,7 +224,8 @@ class StateSpaceModel(eqx.Module):
             times: as for `nopf.simulate`.
             controls: as for `nopf.simulate`.
             start: as for `nopf.simulate`.
-            plane: the two states that are a place; found by their names if left out.
+            plane: the two states that are a place; those of the model, or found by their names, if
+                left out.
 
         Returns:
             the axes of matplotlib: one a state, and the plane's last if there is one.
@@ -231,7 +234,9 @@ class StateSpaceModel(eqx.Module):
         key = jax.random.key(0) if key is None else check_key(key)
         drawn = _walks(self.whole, steps, jax.random.split(key, positive_integer(paths, "paths")))
         states = np.asarray(self.space.absolute(drawn))
-        return plots.draw_paths(steps.time, states, self.space, self.state_names, plane)
+        return plots.draw_paths(
+            steps.time, states, self.space, self.state_names, plane or self.plane
+        )
 
     # For one particle ---------------------------------------------------------------------------
 
@@ -516,11 +521,6 @@ def _walks(model: StateSpaceModel, steps: Step, keys: Any) -> Float[Array, "p t 
         return jax.lax.scan(advance, model.sample_prior(start_key), (keys, steps))[1]
 
     return jax.vmap(one)(keys)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names with commas; of many the first."""
-    return ", ".join(names if len(names) <= LISTED else (*names[: LISTED - 1], "…"))
 
 
 def check_model(model: StateSpaceModel) -> StateSpaceModel:

@@ -33,9 +33,11 @@ def in_groups(names: Sequence[str]) -> list[tuple[str, list[int]]]:
     return found
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names with commas between them, those that are numbered in groups."""
-    return ", ".join(name for name, _ in in_groups(names))
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Names with commas between them, those that are numbered in groups; of very many the first, if
+    it is said how many are too many."""
+    shown = [name for name, _ in in_groups(names)]
+    return ", ".join(shown if most is None or len(shown) <= most else [*shown[: most - 1], "…"])
 
 
 def _numbered(name: str) -> tuple[str, int | None]:

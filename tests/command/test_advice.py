@@ -71,6 +71,7 @@ def test_gradients_that_are_not_finite_are_found(no_trials):
         ([("bpf", 1, 1), ("lpf", 700, 4), ("nopf", 700, 2)], "Use the learned proposal"),
         ([("bpf", 30, 1), ("nopf", 300, 3)], "Use the learned proposal"),
         ([("bpf", 30, 1)], "Use the bootstrap filter"),
+        ([("lpf", 30, 1), ("mlpf", 40, 1)], "Use the linearised proposal (--filter lpf"),
         (
             [("bpf", 1, 1), ("lpf", 7, 1), ("mlpf", 300, 2), ("nopf", 9, 1)],
             "Use the linearised proposal, with linear states solved exactly (--filter mlpf)",

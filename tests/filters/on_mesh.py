@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import nopf
+from nopf.crowd import check_mesh, weigh_up
 from tests.models import linear, unicycle
 
 RUNS = 300
@@ -87,6 +88,27 @@ def everything():
     }
 
 
+def sums():
+    """Sums of weights over four devices, of which some may hold none, and on one."""
+    mesh = check_mesh(jax.make_mesh((4,), ("particles",)))
+    spread, same = jax.sharding.PartitionSpec("particles"), jax.sharding.PartitionSpec()
+    found = {}
+    for level in (0.0, -60.0, -1000.0, 1000.0, -np.inf):
+        weights = np.linspace(level, level + 3, 16) if np.isfinite(level) else np.full(16, -np.inf)
+        weights = np.where(np.arange(16) < 8, -np.inf, weights)
+
+        def summed(own):
+            sums = weigh_up(own, "particles")
+            return sums.log_total, sums.ess
+
+        where = {"mesh": mesh, "in_specs": spread, "out_specs": same}
+        over_all = jax.shard_map(summed, **where, check_vma=False)
+        alone = weigh_up(jax.numpy.asarray(weights), None)
+        both = over_all(jax.numpy.asarray(weights)), (alone.log_total, alone.ess)
+        found[str(level)] = np.asarray(both, float).tolist()
+    return found
+
+
 def training():
     """How well a proposal does that was trained on four devices, and on one."""
     model = unicycle()
@@ -118,5 +140,6 @@ def process(number, port):
 
 if __name__ == "__main__":
     arguments = sys.argv[2:]
-    tasks = {"evidence": evidence, "all": everything, "training": training, "process": process}
+    tasks = {"evidence": evidence, "all": everything, "sums": sums}
+    tasks |= {"training": training, "process": process}
     print(json.dumps(tasks[sys.argv[1]](*arguments)))

@@ -15,7 +15,8 @@ KIND = "nopf posterior"
 
 @pytest.fixture(scope="module")
 def flt():
-    model = models.linear(robust=nopf.Outliers(0.1, 8.0), origin={"x0": 1e6, "y0": 1e6})
+    own = {"robust": nopf.Outliers(0.1, 8.0), "origin": {"x0": 1e6, "y0": 1e6}}
+    model = models.linear(**own, plane=("x1", "x0"))
     return nopf.ParticleFilter(model, particles=40)
 
 
@@ -56,6 +57,7 @@ def test_everything_comes_back(flt, posterior, file):
     assert found.warnings() == posterior.warnings() != []
     assert found.verdict == posterior.verdict
     assert found.space == posterior.space
+    assert found.plane == posterior.plane == ("x1", "x0")
     assert found.space.origin == (1e6, 0.0)
     assert found.tails == nopf.Outliers(0.1, 8.0)
     smoothed, again = (
@@ -134,6 +136,7 @@ FORGED = {
     "recover": ["a", [1]],
     "particle_count": [0, "many"],
     "weighted": [False, 1],
+    "plane": [["x0"], "x0", 3, ["x0", "nothing"]],
 }
 
 
@@ -154,7 +157,13 @@ def test_forged_headers_are_refused(file, name):
 
 def test_forged_states_are_refused(flt, file):
     header, arrays = read_arrays(file, KIND)
-    for changed in [{"index": -1}, {"time": "x"}, {"before": "many"}, {"keyed": False}]:
+    for changed in [
+        {"index": -1},
+        {"time": "x"},
+        {"before": "many"},
+        {"keyed": False},
+        {"before": 10**8, "index": 10**8},
+    ]:
         forged = header | {"state": header["state"] | changed}
         write_arrays(file, KIND, json.loads(json.dumps(forged)), arrays)
         with pytest.raises(FileError):

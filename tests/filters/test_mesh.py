@@ -53,6 +53,13 @@ def test_evidence_on_four_devices():
         assert on_mesh > 0.7 * alone
 
 
+def test_sums_of_weights_where_devices_hold_none():
+    """Also far from a weight of one, where what is added up could overflow."""
+    for level, (on_mesh, alone) in answer(start(4, "sums")).items():
+        np.testing.assert_allclose(on_mesh, alone, rtol=1e-6, err_msg=level)
+        assert not np.isnan(on_mesh).any()
+
+
 def test_what_filters_do_they_do_on_a_mesh():
     found = answer(start(4, "all"))
     assert found["steps_and_run"] == 0

@@ -372,6 +372,9 @@ def test_a_header_that_does_not_fit_is_refused(kept, tmp_path, monkeypatch):
         free = name in UNUSED or (part, name) == ("recipe", "name")
         assert same or none_will_do or free, (part, name, value)
     assert {name for _, name, _ in accepted} >= UNUSED  # those are not refused for fun
+    for pairs in [[[0, 0]], [[0, 1]], [[1, 0], [1, 0]], [[9, 1]], [[1]], [[1, 0, 0]], [["a", 0]]]:
+        write_arrays(file, "nopf proposal", header | {"pairs": pairs}, arrays)
+        assert "pairs" in outcome(file)
     for name in header.keys() - {"pattern", "pairs"}:
         content = {key: value for key, value in header.items() if key != name}
         write_arrays(file, "nopf proposal", content, arrays)

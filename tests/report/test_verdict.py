@@ -88,6 +88,13 @@ def test_of_filters_as_near_the_one_with_more_draws_per_second_is_named():
     assert "nopf (ALPF)" in verdict(lpf + alpf + FAR).headline
 
 
+def test_of_two_that_cannot_be_told_apart_the_one_with_more_draws_is_named():
+    slow = {"draws_worst": 1.0, "run_seconds": 1.0}
+    lpf = rows("lpf", 1000, (0.04, 0.05, 0.06), draws=10.0, **slow)
+    bpf = rows("bpf", 1000, (0.041, 0.05, 0.061), draws=100.0, **slow)
+    assert "the bootstrap filter knows the position" in verdict(lpf + bpf).headline
+
+
 def test_shown_are_the_particles_with_which_most_filters_ran():
     case = BENCHMARKS["range-bearing"]
     assert main_particles(case, NEAR + FAR + rows("bpf", 10_000, (1.0,) * 3)) == 1000

@@ -196,6 +196,9 @@ def main() -> None:
     except (ValueError, TypeError, ArithmeticError, OSError) as error:
         complain(str(error))
         sys.exit(1)
+    except MemoryError as error:
+        complain(f"there is not enough memory for that; ask for fewer ({error})")
+        sys.exit(1)
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(130)

@@ -205,6 +205,7 @@ def _one(settings: Settings, source: Source, out: Path) -> dict[str, Any]:
     """Filters one recording, and writes what comes out; a row of the summary."""
     target = out / source.name
     try:
+        of = _digest(settings, source)  # before it is read: it may grow meanwhile
         with jax.enable_x64(settings.double):
             flt = _filter(settings)
             read = source.read(flt.model, settings.columns)
@@ -216,11 +217,11 @@ def _one(settings: Settings, source: Source, out: Path) -> dict[str, Any]:
             write_estimates(target.with_name(target.name + ".csv"), *found.table())
             row = _summary(source, found.posterior, recording)
             row["warnings"] = [*oddities(flt.model, recording), *row["warnings"]]
+        # Written last: what has this is finished.
+        kept = json.dumps({"of": of, "row": row}).encode()
+        write_whole(target.with_name(target.name + ".json"), kept)
     except Exception as error:  # The others shall not wait for this one.
         return _failed(source, error)
-    # Written last: what has this is finished.
-    kept = {"of": _digest(settings, source), "row": row}
-    write_whole(target.with_name(target.name + ".json"), json.dumps(kept).encode())
     return row
 
 
@@ -278,10 +279,17 @@ def _finished(settings: Settings, source: Source, out: Path) -> dict[str, Any] |
         all(row[name] is None or isinstance(row[name], int | float) for name in NUMBERS)
         and row["verdict"] in COLOURS
         and isinstance(row["warnings"], list)
+        and all(isinstance(warning, str) for warning in row["warnings"])
+        and isinstance(row["truth"], dict)
+        and all(_is_accuracy(found) for found in row["truth"].values())
     )
     if not (same and sound and (out / f"{source.name}.csv").exists()):
         return None
     return row | {"recording": str(source), "error": None}
+
+
+def _is_accuracy(found: Any) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("rmse"), int | float)
 
 
 def _digest(settings: Settings, source: Source) -> str:

@@ -106,12 +106,12 @@ def try_all(names: Sequence[str], make: Callable[[str], Filter], series: Tryout,
 def best_of(trials: list[Trial]) -> Trial | None:
     """The filter whose means are worth the most draws for the time; an exact one if there is."""
     by_name = {trial.name: trial for trial in trials}
-    best = by_name.get("kf") or by_name.get("bpf")
-    if best is None or best.name == "kf":
+    best = by_name.get("kf")
+    if best is not None:
         return best
     # From the simplest to the least simple; each has to be clearly better than those before it.
-    for name in ("lpf", "alpf", "mlpf", "malpf", "nopf"):
-        if name in by_name and by_name[name].rate > CLEARLY * best.rate:
+    for name in ("bpf", "lpf", "alpf", "mlpf", "malpf", "nopf"):
+        if name in by_name and (best is None or by_name[name].rate > CLEARLY * best.rate):
             best = by_name[name]
     return best
 

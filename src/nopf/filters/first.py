@@ -103,8 +103,9 @@ def meet(
         # Log-likelihoods can be so large that their digits end above the decimal point.
         level = jnp.where((number < 0) & jnp.isfinite(found.largest), found.largest, level)
         drawn_weights = drawn_weights - level
-        own_sum = found.largest - level + jnp.log(found.whole)
-        own_squares = 2 * (found.largest - level) + jnp.log(found.squares)
+        own_sum = found.log_total - level
+        squares = jnp.where(found.squares > 0, found.squares, 1)
+        own_squares = 2 * (found.largest - level) + jnp.log(squares)
         # Those before the first block say how many it takes, and are not used otherwise.
         pilot = number < 0
         needed = jnp.ceil(most / jnp.maximum(_ess(own_sum, own_squares), 1e-3))

@@ -11,6 +11,7 @@ import numpy as np
 from nopf.arguments import MOST, check_names, finite_number
 from nopf.files import FileError, fill, named_leaves, read_arrays, write_arrays
 from nopf.filters.inputs import check_quantiles
+from nopf.plots import plane_of
 from nopf.robust import Outliers, StudentT, Tails
 from nopf.space import Space
 from nopf.steps import Step
@@ -21,6 +22,7 @@ TAILS: dict[str, tuple[type[Tails], tuple[str, ...]]] = {
     "student_t": (StudentT, ("freedom",)),
 }
 # Of each step: what an `Info` says, and whether it is of a kind of its own.
+BAD_HEADER = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 SIGNS = ("log_evidence_increment", "p_value", "nominal_p_value", "drift")
 KINDS = {"collapsed": bool, "nan_states": np.int32, "nan_weights": np.int32}
 
@@ -46,6 +48,7 @@ def write(path: str | os.PathLike[str], found: Any) -> None:
         "tails": _described(found.tails),
         "recover": found.recover,
         "particle_count": found.particle_count,
+        "plane": found.plane,
         "state": None if found.state is None else _where(found.state),
     }
     whole = {"posterior": _arrays(found), "state": _plain_keys(_moving(found.state))}
@@ -60,17 +63,19 @@ def read(path: str | os.PathLike[str], flt: Any = None) -> dict[str, Any]:
         flt: the filter that made it, whose state it has; without it, that is left away.
     """
     header, arrays = read_arrays(path, KIND)
+    given = {name: a for name, a in arrays.items() if not name.startswith("['state']")}
     try:
         fields, empty = _blank(header)
-        state = _begun(flt, header)
-    except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise FileError(
-            f"{path}: the header does not fit this version of nopf: "
-            f"{textwrap.shorten(str(error), 300)}"
-        ) from None
+    except BAD_HEADER as error:
+        raise _misfit(path, error) from None
+    fill({"posterior": empty}, given, path)  # before anything is made of the size that it asks for
+    try:
+        state = _begun(flt, header, len(arrays))
+    except BAD_HEADER as error:
+        raise _misfit(path, error) from None
     if flt is not None and state is None:
         raise FileError(f"{path}: it holds no state of a filter; load it without one")
-    own = {name: a for name, a in arrays.items() if flt is not None or "['state']" not in name[:9]}
+    own = arrays if flt is not None else given
     whole = {"posterior": empty, "state": _plain_keys(_moving(state))}
     try:
         found = fill(whole, own, path)
@@ -92,6 +97,11 @@ def read(path: str | os.PathLike[str], flt: Any = None) -> dict[str, Any]:
             time=where["time"],
         )
     return fields | found["posterior"] | {"state": state}
+
+
+def _misfit(path: str | os.PathLike[str], error: Exception) -> FileError:
+    reason = textwrap.shorten(str(error), 300)
+    return FileError(f"{path}: the header does not fit this version of nopf: {reason}")
 
 
 def _arrays(found: Any) -> dict[str, Any]:
@@ -124,7 +134,11 @@ def _blank(header: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "tails": _tails(header["tails"]),
         "recover": None if recover is None else finite_number(recover, "recover"),
         "particle_count": None if count is None else _whole("particle_count", count),
+        "plane": None,
     }
+    if header["plane"] is not None:
+        names = _names(header, "state_names", d)
+        fields["plane"] = tuple(names[i] for i in plane_of(names, header["plane"]))
 
     def shape(*rest: int, of: Any = float) -> jax.ShapeDtypeStruct:
         # Of a kind only: files in single and in double precision are as good.
@@ -167,8 +181,9 @@ def _where(state: Any) -> dict[str, Any]:
     }
 
 
-def _begun(flt: Any, header: dict[str, Any]) -> Any:
-    """A state of this filter like the one of which a file speaks; None without a filter."""
+def _begun(flt: Any, header: dict[str, Any], most: int) -> Any:
+    """A state of this filter like the one of which a file with so many arrays speaks; None without
+    a filter."""
     where = header["state"]
     if flt is None or where is None:
         return None
@@ -179,9 +194,9 @@ def _begun(flt: Any, header: dict[str, Any]) -> Any:
         raise ValueError("after run_batch there is a state a series: load it without a filter")
     if before is not None:
         # Steps without an observation since the prior: no more than there were steps.
-        control = None if header["controls"] is None else np.zeros(header["controls"])
+        control = None if header["controls"] is None else np.broadcast_to(0.0, header["controls"])
         step = Step(np.zeros((), np.int32), np.zeros(()), np.zeros(()), control)
-        before = (step,) * min(_whole("before", before, 0), index, header["steps"])
+        before = (step,) * min(_whole("before", before, 0), index, header["steps"], most)
     return state._replace(before=before)
 
 

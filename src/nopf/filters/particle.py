@@ -243,7 +243,7 @@ class ParticleEngine(Filter[Particles]):
             return move(ancestors.states, white, step), ancestors.memory, log_weights
 
         def seen() -> tuple[Any, Any, Any]:
-            log_weights = moved.log_weight - found.largest - jnp.log(found.whole)
+            log_weights = moved.log_weight - found.largest - found.log_whole
             states = assimilate_all(self.model, key, moved.state, y, step)
             return states, moved.memory, log_weights
 

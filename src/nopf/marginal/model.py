@@ -41,10 +41,11 @@ from nopf.marginal.pieces import (
     update_covariance,
 )
 from nopf.marginal.structure import Structure
-from nopf.model import StateSpaceModel, listed
+from nopf.model import LISTED, StateSpaceModel
 from nopf.robust import Outliers, Tails
 from nopf.space import Space
 from nopf.steps import Step
+from nopf.words import listed
 
 
 class Marginal(NamedTuple):
@@ -85,7 +86,7 @@ class MarginalisedModel(StateSpaceModel):
         self.noise_size = max(1, len(structure.nonlinear))
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()}, solved exactly: {listed(self.linear_states)}"
+        return f"{super().__repr__()}, solved exactly: {listed(self.linear_states, LISTED)}"
 
     @property
     def whole(self) -> StateSpaceModel:

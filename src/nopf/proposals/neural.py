@@ -329,9 +329,13 @@ def _described(header: dict[str, Any]) -> NeuralProposal:
     if pairs is not None:
         for pair in _list("pairs", pairs):
             _check_whole("pairs", len(_list("pairs", pair)), 2, 2)
-            _check_whole("pairs", pair[0], 1, noise_size - 1)
-            _check_whole("pairs", pair[1], 0, pair[0] - 1)
+            for entry in pair:
+                _check_whole("pairs", entry, 0, noise_size - 1)
         pairs = tuple(tuple(pair) for pair in pairs)
+        sees = seen_in(pattern)
+        allowed = pairs_in(pattern, noise_size if sees is None else len(sees))
+        if len(set(pairs)) < len(pairs) or not set(pairs) <= set(allowed):
+            raise ValueError("pairs: expected different entries that the pattern allows")
     steps = Step(
         jnp.zeros(horizon, jnp.int32),
         jnp.zeros(horizon),

@@ -118,7 +118,7 @@ def _compared(rows: Sequence[Row], table: Table, metric: str) -> Compared | None
     if not errors:
         return None
     best = min(errors, key=lambda short: float(np.mean(list(errors[short].values()))))
-    even = leaders(metric, errors) or [best]
+    even = leaders(metric, errors) or list(errors)
     rates = {short: table.entries[short].get("draws_rate") for short in even}
     known = {short: entry.mean for short, entry in rates.items() if entry is not None}
     best = max(known, key=lambda short: known[short]) if known else best
