@@ -89,7 +89,8 @@ Smooth = Annotated[
     ),
 ]
 Forecast = Annotated[
-    int, typer.Option(min=0, help="Number of predicted rows to add after the last one.")
+    int,
+    typer.Option(min=0, max=1_000_000, help="Number of predicted rows to add after the last one."),
 ]
 Recover = Annotated[
     float,
