@@ -4,7 +4,7 @@ Change this model to describe your own system. Then run
 
 python TEMPLATE                               simulates a drive and writes run.csv
 nopf check TEMPLATE:model --data run.csv      looks for mistakes and advises a filter
-nopf filter TEMPLATE:model --data run.csv --out states.csv --plot states.svg
+nopf filter TEMPLATE:model --data run.csv --out states.csv --plot states.html
 """
 
 import jax
