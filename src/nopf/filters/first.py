@@ -103,7 +103,7 @@ def meet(
         # Log-likelihoods can be so large that their digits end above the decimal point.
         level = jnp.where((number < 0) & jnp.isfinite(found.largest), found.largest, level)
         drawn_weights = drawn_weights - level
-        own_sum = found.log_total - level
+        own_sum = found.largest - level + found.log_whole
         squares = jnp.where(found.squares > 0, found.squares, 1)
         own_squares = 2 * (found.largest - level) + jnp.log(squares)
         # Those before the first block say how many it takes, and are not used otherwise.
